@@ -1,0 +1,396 @@
+"""The default allocator: fixed-size blocks, copy-on-write, an exact prefix cache.
+
+    sequence.py  what is remembered of a sequence     pool.py   who holds which block
+    prefix.py    which content lies in which block    audit.py  the invariants that tie them
+
+Two lazy choices shape it. fork() and truncate() only change tables: the copy (or the loss of a
+published key) comes when a sequence is about to write into a block that somebody else would miss.
+And eviction happens only when append needs a block and the free list has none.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+
+from pagedattn.allocator import (
+    Addressing,
+    AllocatorCapabilities,
+    AllocatorStats,
+    BlockAllocator,
+    CopyOp,
+    Event,
+    EvictionPolicy,
+    Grant,
+    Prefix,
+    PrefixHit,
+    Violation,
+)
+from pagedattn.backends.allocators.audit import audit
+from pagedattn.backends.allocators.lru import LRU
+from pagedattn.backends.allocators.pool import BlockPool
+from pagedattn.backends.allocators.prefix import TOKEN_BYTES, Node, PrefixIndex, pack
+from pagedattn.backends.allocators.sequence import SequenceState
+from pagedattn.errors import AllocatorError, OutOfBlocks
+
+__all__ = ["PagedAllocator"]
+
+_MAX_BLOCKS = 2**31  # block ids are int32 in block tables
+
+
+class PagedAllocator(BlockAllocator):
+    """Paged blocks with lazy copy-on-write, a prefix cache, pins and window release.
+
+    num_blocks    blocks in the pool, ids 0 .. num_blocks - 1
+    block_size    tokens per block
+    policy        an EvictionPolicy of its own, or what makes one; default LRU
+    prefix_cache  False: nothing is found again, commit() only counts, pin() is refused
+    hash_fn       names content in events; default SHA-256. Hits are exact whatever it returns.
+
+    Blocks that only a pin holds (pinned, then closed) are counted as `reserved`.
+    """
+
+    name = "paged"
+
+    def __init__(
+        self,
+        *,
+        num_blocks: int,
+        block_size: int = 16,
+        policy: EvictionPolicy | Callable[[], EvictionPolicy] | None = None,
+        prefix_cache: bool = True,
+        hash_fn: Callable[[bytes], bytes] | None = None,
+    ) -> None:
+        self.num_blocks = _integer("num_blocks", num_blocks, 1, _MAX_BLOCKS)
+        self.block_size = _integer("block_size", block_size, 1)
+        if not isinstance(prefix_cache, bool):
+            raise ValueError(f"prefix_cache must be True or False, not {prefix_cache!r}")
+        if hash_fn is not None and not callable(hash_fn):
+            raise ValueError(f"hash_fn must map bytes to bytes, not {hash_fn!r}")
+        self._policy = _policy(policy)
+        self._prefix_cache = prefix_cache
+        self._index = PrefixIndex(self.num_blocks, self.block_size, hash_fn)
+        self._pool = BlockPool(self.num_blocks, self._policy, self._index)
+        self._sequences: dict[int, SequenceState] = {}
+        self._pins: dict[int, list[int]] = {}  # sequence id -> pinned blocks, in column order
+        self._lookups = self._hit_tokens = 0
+
+    def capabilities(self) -> AllocatorCapabilities:
+        return AllocatorCapabilities(
+            addressing=Addressing.PAGED,
+            prefix=Prefix.HASH if self._prefix_cache else Prefix.NONE,
+            hit_granularity=self.block_size,
+            fork=True,
+            truncate=True,
+            resize=True,
+            window=True,
+            policies=frozenset({self._policy.name} if self._prefix_cache else ()),
+        )
+
+    # -- life of a sequence --------------------------------------------------------------------
+
+    def open(
+        self, seq: int, tokens: Sequence[int], *, namespace: bytes = b"", priority: int = 0
+    ) -> PrefixHit:
+        self._must_be_new(seq)
+        if not isinstance(namespace, bytes):
+            raise ValueError(f"sequence {seq}: namespace must be bytes, not {namespace!r}")
+        priority = _integer("priority", priority)
+        tip, size = self._index.root(namespace), self.block_size
+        table: list[int] = []
+        if self._prefix_cache:
+            # One token at least is left to compute: its logits are wanted.
+            for start in range(0, len(tokens) - size, size):
+                node = self._index.find(tip, pack(tokens[start : start + size]))
+                if node is None or not node.blocks:
+                    break
+                table.append(next(iter(node.blocks)))
+                tip = node
+        for block in table:
+            self._policy.hit(self._key_of(block))
+            self._pool.share(block, priority)
+        self._index.hold(tip)
+        hit = len(table) * size
+        self._sequences[seq] = SequenceState(
+            table=table, length=hit, committed=hit, tip=tip, tail=b"", priority=priority
+        )
+        self._lookups += 1
+        self._hit_tokens += hit
+        return PrefixHit(hit, tuple(table))
+
+    def commit(self, seq: int, tokens: Sequence[int]) -> None:
+        state = self._state(seq)
+        if state.committed + len(tokens) > state.length:
+            raise AllocatorError(
+                f"sequence {seq}: commit of {len(tokens)} tokens after {state.committed} exceeds "
+                f"the {state.length} that were appended; append first"
+            )
+        packed = state.tail + pack(tokens)
+        state.committed += len(tokens)
+        if self._prefix_cache:
+            full = self.block_size * TOKEN_BYTES
+            for start in range(0, len(packed) - full + 1, full):
+                self._publish_next(state, packed[start : start + full])
+            state.tail = packed[len(packed) - len(packed) % full :]
+
+    def close(self, seq: int) -> None:
+        state = self._state(seq)
+        del self._sequences[seq]
+        self._drop_columns(state.table)
+        self._index.drop(state.tip)
+
+    def fork(self, parent: int, child: int, length: int | None = None) -> None:
+        state = self._state(parent)
+        self._must_be_new(child)
+        length = state.committed if length is None else length
+        kept = state.released * self.block_size
+        length = _integer(
+            f"fork of sequence {parent}: length", length, kept, state.committed, "its committed"
+        )
+        tip, tail = self._cut_content(state, length)
+        table = state.table[: self._columns(length)]
+        for block in table[state.released :]:
+            self._pool.share(block, state.priority)
+        self._index.hold(tip)
+        self._sequences[child] = SequenceState(
+            table=table,
+            length=length,
+            committed=length,
+            tip=tip,
+            tail=tail,
+            priority=state.priority,
+            released=state.released,
+        )
+
+    def table(self, seq: int) -> Sequence[int]:
+        return tuple(self._state(seq).table)
+
+    def length(self, seq: int) -> int:
+        return self._state(seq).length
+
+    # -- growing and cutting -------------------------------------------------------------------
+
+    def append_many(self, wants: Mapping[int, int]) -> dict[int, Grant]:
+        needed, copying = self._plan(wants)
+        if needed > self._pool.available:
+            raise OutOfBlocks(needed, self._pool.available)
+        # Blocks are evicted for the call as a whole, so that a policy that fails changes nothing.
+        self._pool.evict(needed - len(self._pool.free))
+        return {seq: self._grow(seq, n, copy=seq in copying) for seq, n in wants.items()}
+
+    def can_append(self, wants: Mapping[int, int]) -> bool:
+        return self._plan(wants)[0] <= self._pool.available
+
+    def truncate(self, seq: int, length: int) -> None:
+        state = self._state(seq)
+        kept = state.released * self.block_size
+        length = _integer(f"truncate of sequence {seq}: length", length, kept, state.length, "its")
+        if length == state.length:
+            return
+        columns = self._columns(length)
+        self._drop_columns(state.table[columns:])
+        del state.table[columns:]
+        state.length = length
+        if length < state.committed:
+            tip, state.tail = self._cut_content(state, length)
+            self._index.hold(tip)
+            self._index.drop(state.tip)
+            state.tip, state.committed = tip, length
+        # Shared, the cut block is copied by the next append; alone, it is ours to overwrite.
+        if length % self.block_size and not self._pool.shared(state.table[-1]):
+            self._unpublish(state.table[-1])
+
+    def release_before(self, seq: int, position: int) -> None:
+        """Positions below `position` must have been written by a step that has run: their blocks
+        may be handed out at once."""
+        state = self._state(seq)
+        position = _integer(
+            f"release_before of sequence {seq}: position", position, 0, state.length, "its"
+        )
+        columns = max(state.released, position // self.block_size)
+        self._drop_columns(state.table[state.released : columns])
+        state.table[:columns] = [-1] * columns
+        state.released = columns
+
+    # -- the cache -----------------------------------------------------------------------------
+
+    def pin(self, seq: int) -> None:
+        """The full blocks committed so far, up to the first that release_before() freed. A second
+        pin adds what was committed since; one unpin undoes both. Pins belong to the id: they
+        outlive close(), and a later sequence of that id adds to them."""
+        state = self._state(seq)
+        if not self._prefix_cache:
+            raise self._unsupported("pin", seq)
+        pinned = self._pins.setdefault(seq, [])
+        known = set(pinned)
+        columns = 0 if state.released else state.committed // self.block_size
+        for block in state.table[:columns]:
+            if block not in known:
+                self._pool.pin(block)
+                pinned.append(block)
+
+    def unpin(self, seq: int) -> None:
+        if not self._prefix_cache:
+            raise self._unsupported("pin", seq)
+        if seq not in self._pins:
+            raise AllocatorError(f"sequence {seq} is not pinned; call pin() while it is open")
+        for block in reversed(self._pins.pop(seq)):
+            self._pool.unpin(block)
+
+    def evict(self, n: int) -> int:
+        return self._pool.evict(_integer("evict: n", n, 0))
+
+    def resize(self, num_blocks: int) -> int:
+        """Shrinks to `num_blocks` or, when a block beyond is live or pinned, just past the last
+        such block."""
+        self.num_blocks = self._pool.resize(_integer("num_blocks", num_blocks, 1, _MAX_BLOCKS))
+        return self.num_blocks
+
+    def reset(self) -> None:
+        """Pins are forgotten with the prefixes; the counters of stats() go on."""
+        if self._sequences:
+            some = ", ".join(map(str, list(self._sequences)[:5]))
+            raise AllocatorError(
+                f"reset with {len(self._sequences)} open sequences ({some}); close them first"
+            )
+        self._pins.clear()
+        self._pool.clear()
+
+    def stats(self) -> AllocatorStats:
+        pool = self._pool
+        return AllocatorStats(
+            total=self.num_blocks,
+            free=len(pool.free),
+            reclaimable=pool.reclaimable,
+            live=pool.live,
+            reserved=pool.reserved,
+            lookups=self._lookups,
+            hit_tokens=self._hit_tokens,
+            evicted=pool.evicted,
+        )
+
+    def drain_events(self) -> list[Event]:
+        """A log much longer than the pool is replaced by CLEARED and the present state."""
+        return self._index.drain()
+
+    def check(self) -> list[Violation]:
+        return audit(
+            self._sequences, self._pins, self._pool, self._index, prefix_cache=self._prefix_cache
+        )
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _state(self, seq: int) -> SequenceState:
+        state = self._sequences.get(seq)
+        if state is None:
+            raise AllocatorError(f"sequence {seq} is not open: never opened, or closed already")
+        return state
+
+    def _must_be_new(self, seq: int) -> None:
+        if seq in self._sequences:
+            raise AllocatorError(f"sequence {seq} is open already; close it or take another id")
+
+    def _columns(self, length: int) -> int:
+        return -(-length // self.block_size)
+
+    def _plan(self, wants: Mapping[int, int]) -> tuple[int, set[int]]:
+        """Blocks that append_many(wants) takes, and the sequences that copy their last block.
+
+        A holder that copies leaves the block, so that of k holders that write in one call only
+        k - 1 copy; later ones must therefore see how many have left."""
+        needed, copying, gone = 0, set(), dict[int, int]()
+        for seq, count in wants.items():
+            state = self._state(seq)
+            n = _integer(f"append to sequence {seq}: count", count, 0)
+            needed += self._columns(state.length + n) - len(state.table)
+            if n and state.length % self.block_size:
+                last = state.table[-1]
+                if self._pool.shared(last, gone.get(last, 0)):
+                    gone[last] = gone.get(last, 0) + 1
+                    copying.add(seq)
+        return needed + len(copying), copying
+
+    def _grow(self, seq: int, n: int, *, copy: bool) -> Grant:
+        """Slots for n tokens; the free list has enough blocks."""
+        state, size = self._state(seq), self.block_size
+        n = operator.index(n)
+        column, start = len(state.table), state.length
+        copies: tuple[CopyOp, ...] = ()
+        taken = self._pool.take(self._columns(start + n) - column + copy, state.priority)
+        if copy:
+            column -= 1
+            old = state.table.pop()
+            copies = (CopyOp(old, taken[0], start % size),)
+            self._pool.drop(old)
+        elif n and start % size:
+            self._unpublish(state.table[-1])
+        state.table += taken
+        state.length += n
+        slots: list[int] = []
+        for c in range(start // size, len(state.table)):
+            first, last = max(start - c * size, 0), min(start + n - c * size, size)
+            slots += range(state.table[c] * size + first, state.table[c] * size + last)
+        return Grant(tuple(slots), column, tuple(state.table[column:]), copies)
+
+    def _publish_next(self, state: SequenceState, tokens: bytes) -> None:
+        node = self._index.child(state.tip, tokens)
+        self._index.hold(node)
+        self._index.drop(state.tip)
+        state.tip = node
+        block = state.table[node.depth]
+        if block >= 0:
+            self._index.publish(block, node)
+
+    def _unpublish(self, block: int) -> None:
+        if self._index.node_of[block] is not None:
+            self._index.unpublish(block)
+
+    def _cut_content(self, state: SequenceState, length: int) -> tuple[Node, bytes]:
+        if not self._prefix_cache:
+            return state.tip, b""
+        return self._index.rewind(state.tip, state.tail, length)
+
+    def _drop_columns(self, blocks: Sequence[int]) -> None:
+        # Deepest first: the policy keeps the heads of prefixes, and the free list stays ascending.
+        for block in reversed(blocks):
+            if block >= 0:
+                self._pool.drop(block)
+
+    def _key_of(self, block: int) -> bytes:
+        node = self._index.node_of[block]
+        assert node is not None, f"block {block} was found but is not published"
+        return node.key
+
+
+def _integer(
+    what: str, value: int, low: int | None = None, high: int | None = None, whose: str = ""
+) -> int:
+    """`value` as an int in low .. high, or ValueError."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise ValueError(f"{what} must be an integer, not {value!r}") from None
+    if low is not None and number < low:
+        raise ValueError(f"{what} is {number}; at least {low} is required")
+    if high is not None and number > high:
+        of = f" ({whose} length)" if whose else ""
+        raise ValueError(f"{what} is {number}; at most {high}{of} is possible")
+    return number
+
+
+def _policy(policy: EvictionPolicy | Callable[[], EvictionPolicy] | None) -> EvictionPolicy:
+    made = LRU() if policy is None else policy
+    if not isinstance(made, EvictionPolicy) and callable(made):
+        made = made()
+    if not isinstance(made, EvictionPolicy):
+        raise ValueError(
+            f"policy must be an EvictionPolicy or make one, not {policy!r}; names are resolved by "
+            "pagedattn.allocator(..., policy=NAME)"
+        )
+    if len(made):
+        raise ValueError(
+            f"policy {made.name!r} holds {len(made)} blocks already; each allocator needs its own"
+        )
+    return made

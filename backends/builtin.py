@@ -1,0 +1,40 @@
+"""What pagedattn itself offers, through the same hooks as any plugin. Imports no kernel library."""
+
+from __future__ import annotations
+
+from pagedattn.hooks import Offer, hookimpl
+
+
+@hookimpl
+def pagedattn_backends() -> list[Offer]:
+    return [
+        Offer(
+            "reference",
+            "pagedattn.backends.reference:ReferenceBackend",
+            summary="plain PyTorch, readable as the specification, every option; slow",
+            priority=-100,
+        )
+    ]
+
+
+@hookimpl
+def pagedattn_allocators() -> list[Offer]:
+    return [
+        Offer(
+            "paged",
+            "pagedattn.backends.allocators.paged:PagedAllocator",
+            summary="fixed-size blocks, copy-on-write, prefix cache",
+            priority=100,
+        )
+    ]
+
+
+@hookimpl
+def pagedattn_policies() -> list[Offer]:
+    return [
+        Offer(
+            "lru",
+            "pagedattn.backends.allocators.lru:LRU",
+            summary="least recently used first, deepest block of a sequence first",
+        )
+    ]

@@ -1,0 +1,124 @@
+"""The pluggy hooks by which plugins, ours and a stranger's, come in.
+
+A distribution names a module in its entry-point group `pagedattn`; the module implements any of
+these hooks and imports no kernel library:
+
+    from pagedattn import Offer, hookimpl
+
+    @hookimpl
+    def pagedattn_backends():
+        return [Offer("mine", "my_package.backend:Backend", summary="my kernels")]
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+
+__all__ = ["Kind", "Offer", "hookimpl", "hookspec"]
+
+hookspec = pluggy.HookspecMarker("pagedattn")
+hookimpl = pluggy.HookimplMarker("pagedattn")
+
+
+class Kind(enum.StrEnum):
+    """What a plugin can offer; pagedattn_<plural> is the hook."""
+
+    BACKEND = "backend"
+    ALLOCATOR = "allocator"
+    POLICY = "policy"
+    MODEL_RUNNER = "model runner"
+    CASES = "conformance cases"
+    WORKLOAD = "workload"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One thing that a plugin offers.
+
+    target    "module:attribute", or a callable that returns the object; resolved on first use
+    requires  modules that must be installed for it to work; looked for, not imported
+    install   what to do when one is missing, e.g. "pip install 'pagedattn[triton]'"
+    missing   a further reason why it cannot work here, or None; must be cheap
+    priority  select() prefers the highest; 0 for a plain plugin
+    """
+
+    name: str
+    target: str | Callable[[], Any]
+    summary: str = ""
+    requires: Sequence[str] = ()
+    install: str = ""
+    missing: Callable[[], str | None] = lambda: None
+    priority: int = 0
+    api_version: tuple[int, int] = (1, 0)
+
+    def load(self) -> Any:
+        """The offered object (a class, usually)."""
+        if callable(self.target):
+            return self.target()
+        module, _, attribute = self.target.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+    def unavailable(self) -> str | None:
+        """A sentence that says what is missing and what to do, or None."""
+        absent = [name for name in self.requires if not _installed(name)]
+        if absent:
+            return f"{', '.join(absent)} is not installed; {self.install or 'install it'}"
+        return self.missing()
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class Hooks:
+    """The hook specifications. Each returns a list of Offer."""
+
+    @hookspec
+    def pagedattn_backends(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: subclasses of AttentionBackend."""
+
+    @hookspec
+    def pagedattn_allocators(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: subclasses of BlockAllocator, called with num_blocks=, block_size=, ..."""
+
+    @hookspec
+    def pagedattn_policies(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: subclasses of EvictionPolicy, called without arguments."""
+
+    @hookspec
+    def pagedattn_model_runners(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: functions (model: str, *, dtype, device) -> pagedattn.engine.ModelRunner."""
+
+    @hookspec
+    def pagedattn_cases(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: sequences of pagedattn.conformance.Case, run beside the suite's own."""
+
+    @hookspec
+    def pagedattn_workloads(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: sequences of pagedattn.benchmarks.Workload."""
+
+    @hookspec
+    def pagedattn_commands(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: functions that typer turns into `pagedattn NAME`."""
+
+
+HOOK_OF = {
+    Kind.BACKEND: "pagedattn_backends",
+    Kind.ALLOCATOR: "pagedattn_allocators",
+    Kind.POLICY: "pagedattn_policies",
+    Kind.MODEL_RUNNER: "pagedattn_model_runners",
+    Kind.CASES: "pagedattn_cases",
+    Kind.WORKLOAD: "pagedattn_workloads",
+    Kind.COMMAND: "pagedattn_commands",
+}

@@ -1,0 +1,376 @@
+"""Discovery of plugins and the choice between them.
+
+Entry points are loaded one at a time: whatever a plugin does wrong becomes one row that says so,
+and the others still work. Environment:
+
+    PAGEDATTN_BLOCK=a,b   plugins (entry points) or offers that must not be used
+    PAGEDATTN_STRICT=1    raise PluginError instead of making a row
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from pagedattn.errors import NotReady, PluginError, Refusal, UnknownName, Unsupported
+from pagedattn.hooks import HOOK_OF, Hooks, Kind, Offer
+
+if TYPE_CHECKING:
+    from pagedattn.allocator import BlockAllocator, EvictionPolicy
+    from pagedattn.attention import AttentionBackend
+    from pagedattn.spec import AttentionSpec
+
+__all__ = [
+    "Explanation",
+    "Row",
+    "State",
+    "allocator",
+    "allocators",
+    "backend",
+    "backends",
+    "explain",
+    "load",
+    "policies",
+    "reload",
+    "rows",
+    "select",
+]
+
+GROUP = "pagedattn"
+API_VERSION = (1, 0)
+
+
+class State(enum.StrEnum):
+    """READY can be used. UNAVAILABLE needs something installed. BROKEN failed. BLOCKED by the
+    user. DUPLICATE of a name that came first."""
+
+    READY = "ready"
+    UNAVAILABLE = "unavailable"
+    BROKEN = "broken"
+    BLOCKED = "blocked"
+    DUPLICATE = "duplicate"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One offer, or one plugin that failed before it could offer anything (kind is None).
+
+    detail  the offer's summary when ready, else a sentence that says what to do
+    source  distribution and version it came from
+    """
+
+    name: str
+    kind: Kind | None
+    state: State
+    detail: str
+    source: str
+    offer: Offer | None = None
+
+    @property
+    def priority(self) -> int:
+        return self.offer.priority if self.offer else 0
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Whether one backend serves a spec; it does when `refusals` is empty."""
+
+    row: Row
+    refusals: tuple[Refusal, ...]
+
+
+# -- discovery -----------------------------------------------------------------------------------
+
+
+def reload() -> None:
+    """Forget what was discovered (a plugin was installed, the environment changed)."""
+    _discover.cache_clear()
+    _loaded.cache_clear()
+
+
+def rows(kind: Kind) -> tuple[Row, ...]:
+    """Every offer of a kind and every plugin that failed, best priority first."""
+    blocked = _blocked()
+    found: list[Row] = []
+    first: dict[str, Row] = {}
+    for row in _discover(blocked, _strict()):
+        if row.kind is None:
+            found.append(row)
+        if row.kind is not kind:
+            continue
+        if row.name in blocked:
+            row = replace(row, state=State.BLOCKED, detail="named in PAGEDATTN_BLOCK")
+        elif row.offer is not None and row.name in first:
+            other = first[row.name].source
+            row = replace(
+                row,
+                state=State.DUPLICATE,
+                detail=f"{other} already offers this name; block or uninstall one of them",
+            )
+        elif row.offer is not None:
+            first[row.name] = row
+            row = _examine(row)
+        found.append(row)
+    return tuple(sorted(found, key=lambda r: (-r.priority, r.name, r.source)))
+
+
+def load(kind: Kind, name: str) -> Any:
+    """The object offered under `name`. Raises UnknownName or NotReady."""
+    listed = rows(kind)
+    for row in listed:
+        if row.name == name and row.state is State.READY:
+            assert row.offer is not None
+            return _loaded(row.offer)
+    for row in listed:
+        if row.name == name:
+            raise NotReady(str(kind), name, row.state, row.detail)
+    raise UnknownName(str(kind), name, [row.name for row in listed if row.offer is not None])
+
+
+def _blocked() -> frozenset[str]:
+    names = os.environ.get("PAGEDATTN_BLOCK", "").split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+def _strict() -> bool:
+    return os.environ.get("PAGEDATTN_STRICT", "") not in ("", "0")
+
+
+@cache
+def _loaded(offer: Offer) -> Any:
+    return offer.load()
+
+
+@cache
+def _discover(blocked: frozenset[str], strict: bool) -> tuple[Row, ...]:
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(Hooks)
+    found: list[Row] = []
+    for entry in sorted(entry_points(group=GROUP), key=_order):
+        source = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
+        if entry.name in blocked:
+            detail = "named in PAGEDATTN_BLOCK"
+            found.append(Row(entry.name, None, State.BLOCKED, detail, source))
+            continue
+        try:
+            plugin = entry.load()
+            manager.register(plugin, name=f"{source}/{entry.name}")
+            manager.check_pending()
+        except (Exception, SystemExit) as error:  # the plugin border: anything becomes a row
+            if manager.has_plugin(f"{source}/{entry.name}"):
+                manager.unregister(name=f"{source}/{entry.name}")
+            found.append(_broken(entry.name, None, source, error, strict))
+            continue
+        for kind, hook in HOOK_OF.items():
+            found += _offers(manager, plugin, kind, hook, entry.name, source, strict)
+    return tuple(found)
+
+
+def _order(entry: EntryPoint) -> tuple[bool, str, str]:
+    """pagedattn's own first, so that nobody takes over a built-in name; then by name."""
+    dist = entry.dist.name if entry.dist else ""
+    return dist != "pagedattn", dist, entry.name
+
+
+def _offers(
+    manager: pluggy.PluginManager,
+    plugin: object,
+    kind: Kind,
+    hook: str,
+    entry: str,
+    source: str,
+    strict: bool,
+) -> Iterator[Row]:
+    for impl in getattr(manager.hook, hook).get_hookimpls():
+        if impl.plugin is not plugin:
+            continue
+        try:
+            offered = [_as_offer(item) for item in impl.function()]
+        except (Exception, SystemExit) as error:  # the plugin border
+            yield _broken(entry, kind, source, error, strict)
+            continue
+        for offer in offered:
+            yield Row(offer.name, kind, State.READY, offer.summary, source, offer)
+
+
+def _as_offer(item: Any) -> Offer:
+    """An Offer, or, for short, the backend or allocator class (or instance) itself."""
+    if isinstance(item, Offer):
+        return item
+    name = getattr(item, "name", None)
+    if isinstance(name, str):
+        text = (type(item) if not isinstance(item, type) else item).__doc__ or ""
+        return Offer(name, lambda: item, summary=text.strip().partition("\n")[0])
+    raise TypeError(f"{item!r} is neither an Offer nor a class with a name")
+
+
+def _broken(name: str, kind: Kind | None, source: str, error: BaseException, strict: bool) -> Row:
+    detail = f"{type(error).__name__}: {error}"
+    if strict:
+        raise PluginError(f"plugin {name!r} of {source} is broken: {detail}") from error
+    return Row(name, kind, State.BROKEN, f"{detail}; report it to {source}", source)
+
+
+def _examine(row: Row) -> Row:
+    """Is the offer usable here? Its module is imported for that, its kernel library is not."""
+    offer = row.offer
+    assert offer is not None
+    try:
+        if row.kind in (Kind.BACKEND, Kind.ALLOCATOR, Kind.POLICY):
+            if reason := offer.unavailable():
+                return replace(row, state=State.UNAVAILABLE, detail=reason)
+            target = _loaded(offer)
+            _check_type(row, target)
+            version = getattr(target, "api_version", offer.api_version)
+        else:
+            reason, version = offer.unavailable(), offer.api_version
+            if reason:
+                return replace(row, state=State.UNAVAILABLE, detail=reason)
+        if version[0] != API_VERSION[0]:
+            detail = (
+                f"written for contract {_dotted(version)}, this is {_dotted(API_VERSION)}; "
+                "install matching versions"
+            )
+            return replace(row, state=State.BROKEN, detail=detail)
+        if version > API_VERSION:
+            detail = f"needs contract {_dotted(version)}, this is {_dotted(API_VERSION)}; "
+            return replace(row, state=State.UNAVAILABLE, detail=detail + "upgrade pagedattn")
+    except (Exception, SystemExit) as error:  # the plugin border
+        return replace(_broken(row.name, row.kind, row.source, error, _strict()), offer=offer)
+    return row
+
+
+def _check_type(row: Row, target: Any) -> None:
+    from pagedattn.allocator import BlockAllocator, EvictionPolicy
+
+    expected: type
+    if row.kind is Kind.BACKEND:
+        from pagedattn.attention import AttentionBackend
+
+        expected = AttentionBackend
+    else:
+        expected = BlockAllocator if row.kind is Kind.ALLOCATOR else EvictionPolicy
+    if not (
+        isinstance(target, expected) or (isinstance(target, type) and issubclass(target, expected))
+    ):
+        raise TypeError(f"{target!r} is not a subclass of pagedattn.{expected.__name__}")
+    if target.name != row.name:
+        raise TypeError(f"offered as {row.name!r} but its name is {target.name!r}")
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+# -- attention backends --------------------------------------------------------------------------
+
+
+def backends() -> tuple[Row, ...]:
+    """Every attention backend with its state, best priority first."""
+    return rows(Kind.BACKEND)
+
+
+@cache
+def _instance(target: Any) -> Any:
+    return target() if isinstance(target, type) else target
+
+
+def backend(name: str) -> AttentionBackend:
+    """The attention backend of that name. Raises UnknownName or NotReady, never substitutes."""
+    found: AttentionBackend = _instance(load(Kind.BACKEND, name))
+    return found
+
+
+def check_by_name(name: str, spec: AttentionSpec, device: Any) -> tuple[Refusal, ...]:
+    """capabilities.check() for a name; a backend that is not ready refuses as "unavailable"."""
+    from pagedattn.capabilities import check
+
+    try:
+        return check(backend(name), spec, device)
+    except NotReady as error:
+        return (Refusal(name, "unavailable", error.state, "ready", error.detail),)
+
+
+def explain(spec: AttentionSpec, device: Any = "cpu") -> tuple[Explanation, ...]:
+    """Every backend with the reasons why it will not serve `spec`, best priority first."""
+    return tuple(
+        Explanation(row, check_by_name(row.name, spec, device))
+        if row.state is State.READY
+        else Explanation(
+            row, (Refusal(row.name, "unavailable", str(row.state), "ready", row.detail),)
+        )
+        for row in backends()
+    )
+
+
+def select(spec: AttentionSpec, device: Any = "cpu", *, by: str = "priority") -> AttentionBackend:
+    """The backend to use for `spec` on `device`.
+
+    by   "priority": the highest declared priority that serves the spec
+         "measured": the fastest in the table that `pagedattn bench --save` wrote for this spec
+
+    Raises Unsupported with everybody's reasons when none serves it, LookupError when nothing was
+    measured."""
+    if by not in ("priority", "measured"):
+        raise ValueError(f"by={by!r} is neither 'priority' nor 'measured'")
+    explanations = explain(spec, device)
+    able = [e.row.name for e in explanations if not e.refusals]
+    if not able:
+        raise Unsupported(refusal for e in explanations for refusal in e.refusals)
+    if by == "measured":
+        from pagedattn.measured import fastest
+
+        return backend(fastest(spec, device, able))
+    return backend(able[0])
+
+
+# -- allocators ----------------------------------------------------------------------------------
+
+
+def allocators() -> tuple[Row, ...]:
+    """Every allocator with its state."""
+    return rows(Kind.ALLOCATOR)
+
+
+def policies() -> tuple[Row, ...]:
+    """Every eviction policy with its state."""
+    return rows(Kind.POLICY)
+
+
+def allocator(
+    name: str = "paged",
+    *,
+    num_blocks: int,
+    block_size: int = 16,
+    policy: str | EvictionPolicy | None = None,
+    **options: Any,
+) -> BlockAllocator:
+    """A new allocator of that name.
+
+    policy   name or instance of an eviction policy; Unsupported when the allocator takes none
+    options  passed on to the allocator; its own docstring lists them
+
+    Raises UnknownName, NotReady, Unsupported, ValueError."""
+    factory = load(Kind.ALLOCATOR, name)
+    if isinstance(policy, str):
+        policy = load(Kind.POLICY, policy)()
+    if policy is not None:
+        options["policy"] = policy
+    try:
+        made: BlockAllocator = factory(num_blocks=num_blocks, block_size=block_size, **options)
+    except TypeError as error:
+        unknown = [option for option in options if f"'{option}'" in str(error)]
+        if not unknown:
+            raise
+        raise Unsupported(
+            Refusal(name, option, options[option], "not an option of this allocator")
+            for option in unknown
+        ) from error
+    return made
