@@ -54,7 +54,7 @@ class DeviceInfo:
                 arch=(props.major, props.minor),
                 name=props.name,
                 num_sms=props.multi_processor_count,
-                shared_mem=props.shared_memory_per_block_optin,
+                shared_mem=getattr(props, "shared_memory_per_block_optin", 0),
                 real=True,
             )
         return cls(device.type)

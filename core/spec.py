@@ -73,7 +73,8 @@ class AttentionSpec:
     scale                     factor of q.k; always explicit, usually head_dim ** -0.5
     window                    (left, right): key j is kept iff p-left <= j <= p+right, both ends
                               included; None = unbounded. Hugging Face's and vLLM's
-                              sliding_window=W is left=W-1. CAUSAL forces right to None
+                              sliding_window=W is left=W-1. CAUSAL forces right to None, and
+                              a bound of 2**31-1 or more is None
     softcap                   scores become softcap*tanh(score/softcap); 0 means None
     sinks, alibi, return_lse  run() takes sink logits, ALiBi slopes, an LSE output
     shared_kv                 V is k[..., :head_dim_v] (absorbed MLA); write() takes v=None
@@ -171,8 +172,11 @@ class AttentionSpec:
         for name, bound in (("window left", left), ("window right", right)):
             if bound is not None:
                 _require_int(name, bound, at_least=0)
-        right = None if self.mask is Mask.CAUSAL else right
-        object.__setattr__(self, "window", (left, right))
+        if self.mask is Mask.CAUSAL:
+            right = None
+        # Positions are below 2**31, so such a bound is none; kernels may count in 32 bits.
+        bounds = tuple(None if b is None or b >= 2**31 - 1 else b for b in (left, right))
+        object.__setattr__(self, "window", bounds)
         if self.max_query_len is not None:
             _require_int("max_query_len", self.max_query_len, at_least=1)
 

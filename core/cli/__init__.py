@@ -1,1 +1,76 @@
-def main() -> None: ...
+"""The `pagedattn` command. One file per noun here; `check`, `bench` and others come in through the
+`pagedattn_commands` hook from the parts that own them, or from a plugin.
+
+Exit codes: 0 done, 1 a judged thing failed (check, compare), 2 wrong usage or nothing to judge.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pagedattn import __version__, registry
+from pagedattn.cli.output import fail
+from pagedattn.errors import PagedAttnError, PluginError
+from pagedattn.hooks import Kind
+from pagedattn.registry import State
+
+__all__ = ["build_app", "main"]
+
+OWN = ("backends", "allocators", "explain", "memory", "generate", "env")
+
+
+def build_app() -> typer.Typer:
+    """The typer application with every command that is offered here. A command function may carry
+    click's context settings in an attribute of that name."""
+    app = typer.Typer(
+        name="pagedattn",
+        help="Choose, judge and compare paged-attention backends and KV allocators.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+    @app.callback()
+    def options(
+        version: Annotated[
+            bool, typer.Option("--version", help="Print the version.", is_eager=True)
+        ] = False,
+    ) -> None:
+        if version:
+            print(__version__)
+            raise typer.Exit
+
+    from pagedattn.cli import allocators, backends, env, explain, generate, memory
+
+    app.command("backends")(backends.backends)
+    app.command("allocators")(allocators.allocators)
+    app.command("explain")(explain.explain)
+    app.command("memory")(memory.memory)
+    app.command("generate")(generate.generate)
+    app.command("env")(env.env)
+    for row in registry.rows(Kind.COMMAND):
+        if row.offer is None or row.state is not State.READY:
+            continue
+        if row.name in OWN:
+            raise PluginError(f"{row.source} offers a command named {row.name!r}, which is taken")
+        command = row.offer.load()
+        app.command(row.name, context_settings=getattr(command, "context_settings", None))(command)
+    return app
+
+
+def main() -> None:
+    """Run the command line; errors raised on purpose end in one line, not in a trace."""
+    try:
+        build_app()()
+    except PagedAttnError as error:
+        fail(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

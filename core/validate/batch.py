@@ -93,7 +93,7 @@ def _check_tensors(batch: AttentionBatch, spec: AttentionSpec, device: torch.dev
             raise InvalidBatch(
                 name, f"of shape {list(tensor.shape)}", f"must be {shape} with {length} entries"
             )
-        if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
+        if tensor.numel() > 0 and tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
             raise InvalidBatch(
                 name, f"of stride {list(tensor.stride())}", "its last stride must be 1"
             )

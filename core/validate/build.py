@@ -34,9 +34,9 @@ def build_batch(
     """AttentionBatch.build(); its docstring tells the arguments."""
     query_lens, seq_lens = [int(n) for n in query_lens], [int(n) for n in seq_lens]
     tables = [[int(b) for b in row] for row in block_tables]
-    for name, rows in (("query_lens", query_lens), ("block_tables", tables)):
-        if len(rows) != len(seq_lens):
-            raise InvalidBatch(name, f"of {len(rows)} requests", f"seq_lens has {len(seq_lens)}")
+    for name, count in (("query_lens", len(query_lens)), ("block_tables", len(tables))):
+        if count != len(seq_lens):
+            raise InvalidBatch(name, f"of {count} requests", f"seq_lens has {len(seq_lens)}")
     if block_size < 1:
         raise InvalidBatch("block_size", block_size, "must be at least 1")
     bound = INT32_MAX + 1 if num_blocks is None else num_blocks

@@ -195,7 +195,7 @@ def _check_rows(
         raise InvalidTensor(
             name, f"{x.dtype} {list(x.shape)}", f"{dtype} [T, {inner[0]}, {inner[1]}]"
         )
-    if inner[1] > 1 and x.stride(2) != 1:
+    if x.numel() > 0 and inner[1] > 1 and x.stride(2) != 1:
         raise InvalidTensor(name, f"stride {list(x.stride())}", "last stride 1")
     if not same_device(x.device, device):
         raise InvalidTensor(name, f"on {x.device}", f"on {device}")

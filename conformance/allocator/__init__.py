@@ -1,0 +1,28 @@
+"""The allocator suite: directed cases and random walks against a shadow model.
+
+The subject of every case is a factory, `make(num_blocks=, block_size=, **options)`, that returns a
+fresh BlockAllocator; the one option used is hash_fn, and only to plant hash collisions.
+"""
+
+from pagedattn.conformance.allocator import (
+    appending,
+    eviction,
+    forking,
+    lifecycle,
+    pool_cases,
+    prefix,
+    walk,
+)
+from pagedattn.conformance.case import Case
+
+__all__ = ["ALLOCATOR_CASES"]
+
+ALLOCATOR_CASES: tuple[Case, ...] = (
+    *lifecycle.CASES,
+    *appending.CASES,
+    *prefix.CASES,
+    *forking.CASES,
+    *eviction.CASES,
+    *pool_cases.CASES,
+    *walk.CASES,
+)

@@ -1,0 +1,147 @@
+"""append_many, can_append and OutOfBlocks."""
+
+from __future__ import annotations
+
+from pagedattn.conformance.allocator.expect import fail, must
+from pagedattn.conformance.allocator.shadow import Shadow
+from pagedattn.conformance.allocator.tools import Pool, case, need, need_paged, tokens
+from pagedattn.errors import AllocatorError, OutOfBlocks
+
+__all__ = ["CASES"]
+
+
+def refuse(s: Shadow, wants: dict[int, list[int]], needed: int | None = None) -> None:
+    """append_many(wants) must raise OutOfBlocks, with exactly `needed` where that is given."""
+    try:
+        s.append(wants)
+    except OutOfBlocks as error:
+        must(
+            needed is None or error.needed == needed,
+            "out-of-blocks",
+            f"needed = {needed} new blocks, copies included",
+            f"needed = {error.needed}",
+        )
+    else:
+        counts = {seq: len(ids) for seq, ids in wants.items()}
+        raise fail(
+            "out-of-blocks", f"OutOfBlocks for {counts} in {s.total} blocks", "it was granted"
+        )
+
+
+@case("append/slots", rule="append", core=True)
+def slots(pool: Pool) -> None:
+    for size in (1, 4, 16):
+        s = pool(64, size)
+        for seq, n in enumerate((0, 1, size - 1, size, size + 1, 2 * size, 2 * size + 1)):
+            s.open(seq, tokens(n, 100 * seq))
+            s.append({seq: tokens(n, 100 * seq)})
+        s.append({seq: [seq] for seq in range(7)})
+        grant = s.append({3: []})[3]
+        must(
+            not grant.slots and not grant.blocks and not grant.copies,
+            "append",
+            "an empty grant for 0 tokens",
+            grant,
+        )
+        must(s.append({}) == {}, "append", "no grant for an empty call", "something came back")
+        s.drain()
+
+
+@case("append/bad-input", rule="append", core=True)
+def bad_input(pool: Pool) -> None:
+    s = pool(16)
+    s.prefill(1, tokens(5))
+    a = s.alloc
+    s.refused(ValueError, "append", "a negative count", a.append, 1, -1)
+    s.refused(ValueError, "append", "a negative count", a.append_many, {1: -2})
+    s.refused(AllocatorError, "append", "an unknown id", a.append, 9, 1)
+    s.refused(
+        AllocatorError,
+        "append-atomic",
+        "an unknown id beside a known one",
+        a.append_many,
+        {1: 9, 9: 1},
+    )
+    s.refused(AllocatorError, "can-append", "an unknown id", a.can_append, {1: 9, 9: 1})
+    s.drain()
+
+
+@case("append/atomic", rule="append-atomic", faults=("AH-12", "AH-19", "AH-22"), core=True)
+def atomic(pool: Pool) -> None:
+    """Fill the pool one token each in turn, then fail a hundred times: nothing may leak."""
+    s = pool(16)
+    for seq in (1, 2, 3):
+        s.open(seq, tokens(1, 100 * seq))
+    try:
+        while True:
+            s.append({1: [1], 2: [2], 3: [3]})
+    except OutOfBlocks:
+        pass
+    for _ in range(100):
+        refuse(s, {1: tokens(5), 2: tokens(5), 3: tokens(40)})
+    s.close(3)
+    s.append({1: [9]})
+    s.drain()
+
+
+@case("append/exact-fill", rule="out-of-blocks", faults=("AH-31", "AH-32"))
+def exact_fill(pool: Pool) -> None:
+    s = pool(5)
+    need_paged(s)
+    s.prefill(1, tokens(5))
+    s.prefill(2, tokens(4, 100))
+    refuse(s, {1: tokens(4), 2: tokens(5)}, needed=3)
+    refuse(s, {2: tokens(9)}, needed=3)
+    s.append({1: tokens(3), 2: tokens(8)})
+    must(s.available() == 0, "out-of-blocks", "no block left", s.stats())
+    refuse(s, {1: [1]}, needed=1)
+    s.close(2)
+    s.append({1: tokens(12)})
+    s.drain()
+
+
+@case("append/huge", rule="out-of-blocks", faults=("AH-21",), core=True)
+def huge(pool: Pool) -> None:
+    s = pool(8, 16)
+    s.open(1, tokens(3))
+    for n in (129, 10_000, 10**12):
+        a = s.alloc
+        must(not a.can_append({1: n}), "can-append", f"False for {n} tokens", "it said True")
+        s.refused(OutOfBlocks, "out-of-blocks", f"append of {n} tokens", a.append, 1, n)
+    s.append({1: tokens(3)})
+    s.drain()
+
+
+@case("can-append/joint", rule="can-append", faults=("AH-22", "AH-32"))
+def joint(pool: Pool) -> None:
+    """Each fits alone, both together do not."""
+    s = pool(5)
+    need_paged(s)
+    s.prefill(1, tokens(8))
+    s.prefill(2, tokens(8, 100))
+    a = s.alloc
+    must(a.can_append({1: 1}) and a.can_append({2: 4}), "can-append", "True for each", "False")
+    must(not a.can_append({1: 1, 2: 1}), "can-append", "False for both", "True")
+    refuse(s, {1: [1], 2: [2]}, needed=2)
+    s.append({1: tokens(4)})
+    s.drain()
+
+
+@case("can-append/copies", rule="can-append", faults=("AH-26",))
+def copies(pool: Pool) -> None:
+    """k holders of one partial block cost k - 1 copies when they write in one call."""
+    s = pool(5)
+    need(s, "fork")
+    need_paged(s)
+    s.prefill(1, tokens(6))
+    for child in (2, 3, 4):
+        s.fork(1, child)
+    refuse(s, {1: tokens(6), 2: [1], 3: [1], 4: [1]}, needed=4)
+    grants = s.append({seq: [10 * seq] for seq in (1, 2, 3, 4)})
+    count = sum(len(grant.copies) for grant in grants.values())
+    must(count == 3, "copy-on-write", "3 copies for 4 holders", f"{count} copies")
+    must(s.stats().live == 5, "copy-on-write", "5 live blocks", s.stats())
+    s.drain()
+
+
+CASES = (slots, bad_input, atomic, exact_fill, huge, joint, copies)

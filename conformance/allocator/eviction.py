@@ -1,0 +1,181 @@
+"""Which blocks go, in which order, and which never."""
+
+from __future__ import annotations
+
+from pagedattn.conformance.allocator.expect import must
+from pagedattn.conformance.allocator.prefix import expect_hit
+from pagedattn.conformance.allocator.shadow import Shadow
+from pagedattn.conformance.allocator.tools import Pool, case, need_paged, need_prefix, tokens
+from pagedattn.conformance.case import Declined
+from pagedattn.errors import AllocatorError, OutOfBlocks, Refusal
+
+__all__ = ["CASES"]
+
+
+def need_lru(s: Shadow) -> None:
+    """Go on only where the eviction order is least recently used."""
+    need_prefix(s)
+    if s.caps.policies != {"lru"}:
+        raise Declined((Refusal(s.alloc.name, "policies", "lru", str(set(s.caps.policies))),))
+
+
+@case("eviction/deepest-first", rule="eviction", faults=("AH-14",))
+def deepest_first(pool: Pool) -> None:
+    for _ in range(20):
+        s = pool(3)
+        need_prefix(s)
+        need_paged(s)
+        s.prefill(1, tokens(12))
+        s.close(1)
+        s.prefill(2, tokens(4, 100))
+        s.close(2)
+        expect_hit(s, 3, tokens(13), 8)
+        s.drain()
+
+
+@case("eviction/touch", rule="eviction", faults=("AH-15",))
+def touch(pool: Pool) -> None:
+    """A, B cached; a hit on A makes B the older one."""
+    s = pool(2)
+    need_lru(s)
+    s.prefill(1, tokens(4))
+    s.prefill(2, tokens(4, 100))
+    s.close(1)
+    s.close(2)
+    expect_hit(s, 3, tokens(5), 4)
+    s.evict(1)
+    expect_hit(s, 3, tokens(5), 4)
+    expect_hit(s, 3, tokens(5, 100), 0)
+    s.drain()
+
+
+@case("eviction/priority", rule="eviction")
+def priority(pool: Pool) -> None:
+    """Higher stays longer whatever its age; a shared block keeps its highest priority."""
+    s = pool(16)
+    need_prefix(s)
+    need_paged(s)
+    s.prefill(1, tokens(8), priority=5)
+    s.prefill(2, tokens(8, 100), priority=-1)
+    s.prefill(3, tokens(8, 200))
+    s.prefill(4, [*tokens(8), *tokens(4, 300)], priority=-3)
+    for seq in (1, 3, 2, 4):
+        s.close(seq)
+    s.evict(1)
+    expect_hit(s, 9, [*tokens(8), *tokens(4, 300), 0], 8)
+    s.evict(2)
+    expect_hit(s, 9, tokens(9, 100), 0)
+    s.evict(2)
+    expect_hit(s, 9, tokens(9, 200), 0)
+    expect_hit(s, 9, tokens(9), 8)
+    s.drain()
+
+
+@case("eviction/never-live", rule="eviction", faults=("AH-07", "AH-08"))
+def never_live(pool: Pool) -> None:
+    s = pool(16)
+    need_prefix(s)
+    s.prefill(1, tokens(8))
+    s.close(1)
+    s.open(2, tokens(9))
+    before = s.alloc.table(2)
+    freed = s.evict(100)
+    must(freed == 0, "eviction", "nothing freed while all cached blocks are in use", freed)
+    s.append({2: tokens(9)})
+    must(tuple(s.alloc.table(2))[:2] == tuple(before), "eviction", "the hit to stay", "it moved")
+    s.close(2)
+    must(s.evict(100) >= 2, "eviction", "both blocks freed after the last close", "fewer were")
+    s.drain()
+
+
+@case("eviction/counts", rule="eviction")
+def counts(pool: Pool) -> None:
+    s = pool(16)
+    need_prefix(s)
+    need_paged(s)
+    s.prefill(1, tokens(17))
+    s.close(1)
+    for n, freed in ((0, 0), (1, 1), (2, 2), (9, 1), (9, 0)):
+        before = s.stats().evicted
+        got = s.evict(n)
+        must(got == freed, "eviction", f"evict({n}) to free {freed}", got)
+        must(
+            s.stats().evicted == before + freed,
+            "stats-identity",
+            f"evicted to grow by {freed}",
+            s.stats(),
+        )
+    s.refused(ValueError, "eviction", "evict(-1)", s.alloc.evict, -1)
+    s.drain()
+
+
+@case("eviction/failed-append", rule="append-atomic", faults=("AH-19",))
+def failed_append(pool: Pool) -> None:
+    """A hit counts no longer as available; an append that fails leaves the order as it was."""
+    s = pool(5)
+    need_lru(s)
+    need_paged(s)
+    s.prefill(1, tokens(8))
+    s.prefill(2, tokens(1, 100))
+    s.close(1)
+    s.open(3, [*tokens(8), *tokens(12, 200)])
+    for _ in range(20):
+        a = s.alloc
+        s.refused(OutOfBlocks, "append-atomic", "an append of 3 blocks", a.append, 3, 12)
+    s.append({3: tokens(8, 200)})
+    s.close(3)
+    s.close(2)
+    expect_hit(s, 4, tokens(9), 8)
+    s.drain()
+
+
+@case("pin/survives", rule="pinning")
+def pin_survives(pool: Pool) -> None:
+    s = pool(6)
+    need_prefix(s)
+    s.prefill(1, tokens(8))
+    s.pin(1)
+    s.close(1)
+    s.evict(100)
+    expect_hit(s, 2, tokens(9), 8)
+    s.open(3, tokens(4, 100))
+    a = s.alloc
+    s.refused(OutOfBlocks, "pinning", "an append into pinned blocks", a.append, 3, 17)
+    s.append({3: tokens(16, 100)})
+    expect_hit(s, 2, tokens(9), 8)
+    s.unpin(1)
+    s.append({3: tokens(8, 200)})
+    expect_hit(s, 2, tokens(9), 0)
+    s.refused(AllocatorError, "pinning", "a second unpin", a.unpin, 1)
+    s.refused(AllocatorError, "pinning", "pin of a closed id", a.pin, 1)
+    s.drain()
+
+
+@case("pin/never-overwritten", rule="pinning", faults=("AH-25",))
+def pin_never_overwritten(pool: Pool) -> None:
+    """The owner of a pinned block cuts it and writes: a copy is written, the pin keeps its own."""
+    s = pool(8)
+    need_prefix(s)
+    s.prefill(1, tokens(8))
+    s.pin(1)
+    if s.caps.truncate:
+        s.truncate(1, 6)
+    s.append({1: tokens(5, 100)})
+    s.commit(1)
+    expect_hit(s, 2, tokens(9), 8)
+    s.close(1)
+    expect_hit(s, 2, tokens(9), 8)
+    s.unpin(1)
+    s.drain()
+
+
+CASES = (
+    deepest_first,
+    touch,
+    priority,
+    never_live,
+    counts,
+    failed_append,
+    pin_survives,
+    pin_never_overwritten,
+)

@@ -1,0 +1,215 @@
+"""What may be found, by whom and from when."""
+
+from __future__ import annotations
+
+from pagedattn.conformance.allocator.expect import must
+from pagedattn.conformance.allocator.shadow import Shadow
+from pagedattn.conformance.allocator.tools import Pool, case, need, need_prefix, tokens
+from pagedattn.conformance.case import Declined
+from pagedattn.errors import Refusal
+
+__all__ = ["CASES"]
+
+
+def expect_hit(s: Shadow, seq: int, ids: list[int], most: int, namespace: bytes = b"") -> None:
+    """Open and close: the hit is the largest multiple of the granularity up to `most`."""
+    want = most - most % s.caps.hit_granularity
+    hit = s.open(seq, ids, namespace=namespace)
+    must(hit.tokens == want, "open-hit", f"a hit of {want} tokens", f"{hit.tokens}")
+    s.close(seq)
+
+
+@case("prefix/hit", rule="open-hit", faults=("AH-12",))
+def hit(pool: Pool) -> None:
+    s = pool(32)
+    need_prefix(s)
+    s.prefill(1, tokens(11))
+    for n, most in ((0, 0), (1, 0), (4, 3), (5, 4), (9, 8), (11, 10), (12, 11), (40, 11)):
+        expect_hit(s, 2, tokens(n), most)
+    s.close(1)
+    expect_hit(s, 2, tokens(40), 11 - 11 % s.caps.hit_granularity)
+    expect_hit(s, 2, [0, 1, 2, 3, 99, 5, 6, 7, 8], 4)
+    s.drain()
+
+
+@case("prefix/fully-cached", rule="open-hit", faults=("AH-04", "AH-05"))
+def fully_cached(pool: Pool) -> None:
+    s = pool(32)
+    need_prefix(s)
+    for _ in range(3):
+        got = s.prefill(1, tokens(8))
+        must(got.tokens < 8, "open-hit", "at least one of 8 tokens left to compute", got)
+        s.close(1)
+    expect_hit(s, 1, tokens(12), 8)
+    s.drain()
+
+
+@case("prefix/commit-before-share", rule="commit-before-share", faults=("AH-18",))
+def commit_before_share(pool: Pool) -> None:
+    s = pool(32)
+    need_prefix(s)
+    s.open(1, tokens(8))
+    s.append({1: tokens(8)})
+    expect_hit(s, 2, tokens(9), 0)
+    s.commit(1, 5)
+    expect_hit(s, 2, tokens(9), 5)
+    s.close(1)  # aborted: positions 5..7 were never written
+    expect_hit(s, 2, tokens(9), 5 - 5 % s.caps.hit_granularity)
+    s.open(3, tokens(8, 100))
+    s.append({3: tokens(8, 100)})
+    s.close(3)
+    expect_hit(s, 2, tokens(9, 100), 0)
+    s.drain()
+
+
+@case("prefix/committed-not-prompt", rule="commit-before-share")
+def committed_not_prompt(pool: Pool) -> None:
+    """open() saw one prompt, commit() another: only what was committed can be found."""
+    s = pool(32)
+    need_prefix(s)
+    s.open(1, tokens(9))
+    s.append({1: tokens(8, 100)})
+    s.commit(1)
+    s.close(1)
+    expect_hit(s, 2, tokens(9), 0)
+    expect_hit(s, 2, tokens(9, 100), 8)
+    s.drain()
+
+
+@case("prefix/partial-block", rule="commit-before-share", faults=("AH-06", "AH-17"))
+def partial_block(pool: Pool) -> None:
+    """Two writers after the same 11 tokens, in lockstep, keep apart."""
+    s = pool(32, 8)
+    need_prefix(s)
+    s.prefill(1, tokens(11))
+    s.prefill(2, tokens(11))
+    for step in range(12):
+        s.append({1: [100 + step], 2: [200 + step]})
+        s.commit(1)
+        s.commit(2)
+    s.close(1)
+    s.close(2)
+    expect_hit(s, 3, [*tokens(11), *tokens(12, 100), 0], 23 - 23 % s.caps.hit_granularity)
+    expect_hit(s, 3, [*tokens(11), *tokens(12, 200), 0], 23 - 23 % s.caps.hit_granularity)
+    s.drain()
+
+
+@case("prefix/parent", rule="prefix-identity", faults=("AH-01",))
+def parent(pool: Pool) -> None:
+    """The same block of tokens after another prefix is other content."""
+    s = pool(32)
+    need_prefix(s)
+    s.prefill(1, [1, 1, 1, 1, 5, 5, 5, 5])
+    s.prefill(2, [2, 2, 2, 2, 6, 6, 6, 6])
+    expect_hit(s, 3, [2, 2, 2, 2, 5, 5, 5, 5, 0], 4)
+    expect_hit(s, 3, [5, 5, 5, 5, 0], 0)
+    s.drain()
+
+
+@case("prefix/planted-collisions", rule="prefix-identity", faults=("AH-01",))
+def planted_collisions(pool: Pool) -> None:
+    """Every hash is equal (or one of two), and still no wrong block is found."""
+    for buckets in (1, 2):
+        try:
+            s = pool(32, unique_keys=False, hash_fn=lambda data, n=buckets: bytes([sum(data) % n]))
+        except TypeError as error:
+            refusal = Refusal("allocator", "hash_fn", "planted collisions", "", str(error))
+            raise Declined((refusal,)) from None
+        need_prefix(s)
+        s.prefill(1, [1, 2, 3, 4, 5, 6, 7, 8])
+        expect_hit(s, 9, [5, 6, 7, 8, 1], 0)
+        expect_hit(s, 9, [4, 3, 2, 1, 5, 6, 7, 8, 0], 0)
+        s.prefill(2, [4, 3, 2, 1, 5, 6, 7, 8])
+        expect_hit(s, 9, [1, 2, 3, 4, 5, 6, 7, 8, 0], 8)
+        expect_hit(s, 9, [4, 3, 2, 1, 5, 6, 7, 8, 0], 8)
+        expect_hit(s, 9, [1, 2, 3, 4, 5, 6, 7, 8, 0], 0, b"other")
+        s.close(1)
+        s.evict(32)
+        expect_hit(s, 9, [1, 2, 3, 4, 5, 6, 7, 8, 0], 0)
+        expect_hit(s, 9, [4, 3, 2, 1, 5, 6, 7, 8, 0], 8)
+        s.drain()
+
+
+@case("prefix/namespace", rule="namespace", faults=("AH-02", "AH-03"))
+def namespace(pool: Pool) -> None:
+    s = pool(32)
+    need_prefix(s)
+    s.prefill(1, tokens(9), namespace=b"adapter-a/1")
+    for other in (b"", b"adapter-b/1", b"adapter-a/2", b"adapter-a"):
+        expect_hit(s, 2, tokens(9), 0, other)
+    expect_hit(s, 2, tokens(9), 8, b"adapter-a/1")
+    s.prefill(3, tokens(9))
+    s.close(1)
+    s.close(3)
+    s.evict(32)
+    for gone in (b"", b"adapter-a/1"):
+        expect_hit(s, 2, tokens(9), 0, gone)
+    s.drain()
+
+
+@case("prefix/two-copies", rule="prefix-identity", faults=("AH-12", "AH-18"))
+def two_copies(pool: Pool) -> None:
+    """Two sequences compute one prefix at once; it is found while either copy lives."""
+    for first, second in ((1, 2), (2, 1)):
+        s = pool(32)
+        need_prefix(s)
+        for seq in (1, 2):
+            s.open(seq, tokens(8))
+        s.append({1: tokens(8), 2: tokens(8)})
+        s.commit(1)
+        s.commit(2)
+        s.close(first)
+        s.evict(32)
+        expect_hit(s, 3, tokens(9), 8)
+        s.close(second)
+        s.evict(32)
+        expect_hit(s, 3, tokens(9), 0)
+        s.drain()
+
+
+@case("prefix/stale-entry", rule="prefix-identity", faults=("AH-16",))
+def stale_entry(pool: Pool) -> None:
+    """A block that was taken for new content is not found by its old content."""
+    s = pool(2)
+    need_prefix(s)
+    s.prefill(1, tokens(4))
+    s.close(1)
+    s.prefill(2, tokens(8, 100))
+    expect_hit(s, 3, tokens(5), 0)
+    s.close(2)
+    expect_hit(s, 3, tokens(9, 100), 8)
+    s.drain()
+
+
+@case("prefix/head-evicted", rule="prefix-identity", faults=("AH-14",))
+def head_evicted(pool: Pool) -> None:
+    """A chain whose head is gone is not found, whatever is left of its tail."""
+    s = pool(32)
+    need_prefix(s)
+    need(s, "window")
+    s.prefill(1, tokens(8))
+    s.release_before(1, 4)
+    s.evict(32)
+    expect_hit(s, 2, tokens(9), 0)
+    s.append({1: tokens(4, 8)})
+    s.commit(1)
+    s.close(1)
+    expect_hit(s, 2, tokens(13), 0)
+    s.prefill(3, tokens(4))
+    s.open(4, tokens(13))
+    s.drain()
+
+
+CASES = (
+    hit,
+    fully_cached,
+    commit_before_share,
+    committed_not_prompt,
+    partial_block,
+    parent,
+    planted_collisions,
+    namespace,
+    two_copies,
+    stale_entry,
+    head_evicted,
+)

@@ -1,0 +1,144 @@
+"""Judging one step: open, place, run, compare with the truth."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagedattn.conformance.attention.budget import budget, dtype_label
+from pagedattn.conformance.attention.content import Content
+from pagedattn.conformance.attention.diagnose import guess
+from pagedattn.conformance.attention.execute import Produced, execute
+from pagedattn.conformance.attention.oracle import Rules, truth
+from pagedattn.conformance.attention.place import Placing, place
+from pagedattn.conformance.attention.subject import AttentionSubject
+from pagedattn.conformance.case import CaseFailure
+from pagedattn.spec import AttentionSpec
+
+__all__ = ["Measures", "compare", "joined", "judge", "needs", "produce"]
+
+Measures = dict[str, Any]
+
+
+def produce(
+    subject: AttentionSubject, content: Content, placing: Placing | None = None
+) -> Produced:
+    """Place a step, open the backend for it and run it, guards checked."""
+    step = place(content, subject.device, placing)
+    return execute(subject.open(step.spec, step.limits), step)
+
+
+def judge(
+    subject: AttentionSubject, content: Content, placing: Placing | None = None
+) -> Measures:
+    """produce() and compare() with the truth."""
+    return compare(content, produce(subject, content, placing))
+
+
+def needs(content: Content, rules: Rules) -> None:
+    """Asserts that the inputs would show a backend which follows `rules`: a case without power is
+    a fault of the suite, not of the backend."""
+    right, wrong = truth(content), truth(content, rules)
+    allowed = budget(content, right)
+    shown = any(
+        bool(((a - b).abs() > 3 * limit).any())
+        for a, b, limit in zip(right.out, wrong.out, allowed.out, strict=True)
+    )
+    if not shown and content.spec.return_lse:
+        shown = any(
+            bool(((a - b).abs() > 3 * allowed.lse).any())
+            for a, b in zip(right.lse, wrong.lse, strict=True)
+        )
+    assert shown, f"these inputs cannot tell {rules} from the contract"
+
+
+def compare(content: Content, produced: Produced) -> Measures:
+    """Errors and head-room of a result. Raises CaseFailure when the allowed error is exceeded."""
+    true = truth(content)
+    allowed = budget(content, true)
+    room = math.inf
+    for r, (got, want) in enumerate(zip(produced.out, true.out, strict=True)):
+        error = _error(got, want)
+        if not bool((error <= allowed.out[r]).all()):
+            raise CaseFailure(_explain(content, produced, "out", r, got, want, allowed.out[r]))
+        if got.numel() and float(error.max()) > 0:
+            room = min(room, allowed.out[r] / float(error.max()))
+    for r, (got, want) in enumerate(zip(produced.lse or [], true.lse, strict=False)):
+        error = _error(got, want)
+        if not bool((error <= allowed.lse).all()):
+            raise CaseFailure(_explain(content, produced, "lse", r, got, want, allowed.lse))
+    measures: Measures = {"dtype": dtype_label(content.spec)}
+    if room != math.inf:
+        measures["headroom"] = room
+    return measures
+
+
+def joined(first: Measures, *others: Measures) -> Measures:
+    """The measures of a case that judged several steps: the smallest head-room."""
+    rooms = [m["headroom"] for m in (first, *others) if "headroom" in m]
+    return {**first, **({"headroom": min(rooms)} if rooms else {})}
+
+
+def _error(got: Tensor, want: Tensor) -> Tensor:
+    """|got - want|, 0 where both are the same infinity, NaN where either is NaN."""
+    got = got.double()
+    return torch.where(got == want, 0.0, (got - want).abs())
+
+
+def _explain(
+    content: Content,
+    produced: Produced,
+    name: str,
+    request: int,
+    got: Tensor,
+    want: Tensor,
+    limit: float,
+) -> str:
+    bad = ~(_error(got, want) <= limit)
+    index = tuple(bad.nonzero()[0].tolist())
+    rows, keys = content.query_lens[request], content.seq_lens[request]
+    axes = ("row", "head", "dim")[: len(index)]
+    where = ", ".join(f"{axis} {i}" for axis, i in zip(axes, index, strict=True))
+    lines = [
+        f"{name} is wrong in request {request} (query_len {rows}, seq_len {keys}): "
+        f"{int(bad.sum())} of {bad.numel()} elements",
+        f"  first: {where} (position {keys - rows + index[0]}): "
+        f"expected {want[index].item():.7g}, got {got[index].item():.7g}, "
+        f"allowed error {limit:.2g}",
+    ]
+    hint = guess(content, produced.out, produced.lse, _rough(content, limit))
+    if hint:
+        lines.append(f"  {hint}")
+    lines.append(f"  batch: query_lens {content.query_lens}, seq_lens {content.seq_lens}")
+    lines.append(f"  spec:  {describe(content.spec)}")
+    return "\n".join(lines)
+
+
+def _rough(content: Content, limit: float) -> float:
+    allowed = budget(content, truth(content))
+    return max(limit, *allowed.out, allowed.lse) if allowed.out else limit
+
+
+def describe(spec: AttentionSpec) -> str:
+    """The shape and the options that are on."""
+    text = (
+        f"Hq={spec.num_heads} Hkv={spec.num_kv_heads} D={spec.head_dim} "
+        f"block_size={spec.block_size} {str(spec.dtype).removeprefix('torch.')}"
+    )
+    plain = AttentionSpec(
+        num_heads=spec.num_heads,
+        num_kv_heads=spec.num_kv_heads,
+        head_dim=spec.head_dim,
+        block_size=spec.block_size,
+        dtype=spec.dtype,
+        scale=spec.head_dim**-0.5,
+    )
+    for name in AttentionSpec.__dataclass_fields__:
+        value = getattr(spec, name)
+        if value != getattr(plain, name):
+            shown = getattr(value, "name", value)
+            text += f" {name}={str(shown).removeprefix('torch.')}"
+    return text

@@ -1,0 +1,164 @@
+"""The truth: attention by its definition, in float64, one request at a time.
+
+Independent of every backend. The rules are parameters so that a wrong answer can be recognised:
+diagnose.py recomputes it under common misreadings and says which one fits. The same code run in
+the backend's dtype is "the plain computation", whose error sets the allowed one (budget.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pagedattn.conformance.attention.content import Content
+from pagedattn.spec import Mask
+
+__all__ = ["RULES", "Answer", "Rules", "answer", "plain", "truth", "visible"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """The contract, as switches; every default is what docs/SPEC.md says."""
+
+    causal: bool = True
+    bottom_right: bool = True
+    left_shift: int = 0  # the left window is this much wider
+    right_shift: int = 0
+    use_window: bool = True
+    use_softcap: bool = True
+    cap_masked: bool = False  # masked keys keep a score of -softcap
+    use_alibi: bool = True
+    alibi_sign: int = 1
+    alibi_from_row: bool = True  # origin of the bias: the row, else key 0
+    sinks: int = 1  # how often they enter the denominator
+    lse_sinks: bool = True
+    lse_base: float = torch.e
+    use_scale: bool = True
+    dims: int | None = None  # only the first dims of q and k
+    interleaved_heads: bool = False  # h % Hkv instead of h // group
+    use_tree: bool = True
+    kv_scales: bool = True
+    own_key: bool = True  # the step's own last key is there
+
+
+RULES = Rules()
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """out [Tq, Hq, Dv] and lse [Tq, Hq] of each request; top: the largest finite |score|."""
+
+    out: tuple[Tensor, ...]
+    lse: tuple[Tensor, ...]
+    top: float
+
+
+def truth(content: Content, rules: Rules = RULES) -> Answer:
+    """float64."""
+    return answer(content, torch.float64, rules)
+
+
+def plain(content: Content) -> Answer:
+    """The same formula with every intermediate rounded to the backend's dtype, as anyone would
+    write it in PyTorch; out rounded to out_dtype."""
+    result = answer(content, content.spec.dtype, RULES)
+    out = tuple(x.to(content.spec.out_dtype) for x in result.out)
+    return Answer(out, result.lse, result.top)
+
+
+def answer(content: Content, work: torch.dtype, rules: Rules) -> Answer:
+    """The definition in `work` precision under `rules`."""
+    outs, lses, top = [], [], 0.0
+    for r in range(len(content.q)):
+        out, lse, largest = _request(content, r, work, rules)
+        outs.append(out)
+        lses.append(lse)
+        top = max(top, largest)
+    return Answer(tuple(outs), tuple(lses), top)
+
+
+def visible(content: Content, request: int, rules: Rules = RULES) -> Tensor:
+    """bool [Tq, n]: row sees key."""
+    spec = content.spec
+    rows, keys = len(content.q[request]), len(content.k[request])
+    row, j = torch.arange(rows)[:, None], torch.arange(keys)[None, :]
+    p = row + (keys - rows if rules.bottom_right else 0)
+    seen = torch.ones(rows, keys, dtype=torch.bool)
+    if spec.mask is not Mask.FULL and rules.causal:
+        causal = j <= p
+        tree = content.trees[request] if content.trees is not None else None
+        if spec.mask is Mask.TREE and tree is not None and rules.use_tree:
+            own = j - (keys - rows)
+            causal = (own < 0) | tree[row, own.clamp(0, rows - 1)]
+        seen &= causal
+    left, right = spec.window
+    if left is not None and rules.use_window:
+        seen &= j >= p - left - rules.left_shift
+    if right is not None and rules.use_window:
+        seen &= j <= p + right + rules.right_shift
+    if not rules.own_key:
+        seen &= j < keys - 1
+    return seen
+
+
+def _request(
+    content: Content, request: int, work: torch.dtype, rules: Rules
+) -> tuple[Tensor, Tensor, float]:
+    spec = content.spec
+    rows, keys = len(content.q[request]), len(content.k[request])
+    head = torch.arange(spec.num_heads)
+    source = head % spec.num_kv_heads if rules.interleaved_heads else head // spec.group_size
+    real_k, real_v = content.real_k(request), content.real_v(request)
+    if not rules.kv_scales:
+        real_k, real_v = content.k[request].double(), content.v[request].double()
+    q = content.q[request].to(work).transpose(0, 1)  # [Hq, Tq, D]
+    k = real_k.to(work)[:, source].permute(1, 2, 0)  # [Hq, D, n]
+    v = real_v.to(work)[:, source].transpose(0, 1)  # [Hq, n, Dv]
+    if rules.dims is not None:
+        q, k = q[..., : rules.dims], k[:, : rules.dims]
+    score = q @ k
+    if rules.use_scale:
+        score = score * spec.scale
+    if spec.softcap is not None and rules.use_softcap:
+        score = spec.softcap * torch.tanh(score / spec.softcap)
+    if content.slopes is not None and rules.use_alibi:
+        distance = torch.arange(keys) - (torch.arange(rows)[:, None] + keys - rows)
+        if not rules.alibi_from_row:
+            distance = torch.arange(keys).expand(rows, keys)
+        if spec.mask is Mask.FULL:
+            distance = -distance.abs()
+        slope = rules.alibi_sign * content.slopes.to(work)
+        score = score + slope[:, None, None] * distance.to(work)
+    seen = visible(content, request, rules)
+    hidden = float("-inf")
+    if rules.cap_masked and spec.softcap is not None:
+        hidden = -spec.softcap
+    score = score.masked_fill(~seen, hidden)
+    finite = score[score.isfinite()]
+    largest = float(finite.abs().max()) if finite.numel() else 0.0
+    out, lse = _softmax_v(content, score, v, rules)
+    return out.transpose(0, 1), lse.transpose(0, 1), largest
+
+
+def _softmax_v(
+    content: Content, score: Tensor, v: Tensor, rules: Rules
+) -> tuple[Tensor, Tensor]:
+    """out [Hq, Tq, Dv] and lse [Hq, Tq] from score [Hq, Tq, n]; an empty row is 0 and -inf."""
+    heads, rows, _ = score.shape
+    extra = score.new_empty(heads, rows, 0)
+    if content.sinks is not None:
+        sink = content.sinks.to(score.dtype)[:, None, None]
+        extra = sink.expand(heads, rows, rules.sinks)
+    logits = torch.cat((score, extra), dim=-1)
+    if not logits.shape[-1]:
+        return v.new_zeros(heads, rows, v.shape[-1]), score.new_full((heads, rows), float("-inf"))
+    empty = (logits == float("-inf")).all(-1)
+    weight = torch.softmax(logits, dim=-1).masked_fill(empty[..., None], 0.0)
+    out = weight[..., : score.shape[-1]] @ v
+    of_lse = logits if rules.lse_sinks else score
+    lse = torch.logsumexp(of_lse, dim=-1) if of_lse.shape[-1] else of_lse.new_full((heads, rows), float("-inf"))
+    if rules.lse_base != torch.e:
+        lse = lse / torch.log(torch.tensor(rules.lse_base, dtype=lse.dtype))
+    return out, lse

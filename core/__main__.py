@@ -1,0 +1,5 @@
+"""`python -m pagedattn`"""
+
+from pagedattn.cli import main
+
+main()

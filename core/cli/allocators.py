@@ -1,0 +1,11 @@
+"""`pagedattn allocators`: every KV allocator and eviction policy."""
+
+from __future__ import annotations
+
+from pagedattn import registry
+from pagedattn.cli.backends import JsonOption, print_rows
+
+
+def allocators(as_json: JsonOption = False) -> None:
+    """List the KV allocators with their states."""
+    print_rows(registry.allocators(), as_json)

@@ -1,0 +1,79 @@
+"""`pagedattn explain`: which backends serve a layer on a device, and why the others do not."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pagedattn.cli.backends import JsonOption
+from pagedattn.cli.output import emit_json, print_table
+
+
+def explain(
+    fields: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="FIELD=VALUE...",
+            help="Fields of the AttentionSpec over a Llama-3-8B layer, e.g. head_dim=64 softcap=50 "
+            "window=4095,- kv_quant=per_head kv_dtype=fp8.",
+        ),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda, cuda:1, or a made-up one: sm80, sm90.")
+    ] = "cpu",
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Also what each backend says of itself.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Say which backends serve a layer, and every reason of those that do not."""
+    from pagedattn import backend
+    from pagedattn.cli.spec_options import parse_spec
+    from pagedattn.device import DeviceInfo
+    from pagedattn.registry import explain as explain_all
+
+    spec, info = parse_spec(fields or []), DeviceInfo.of(device)
+    explanations = explain_all(spec, info)
+    facts = {
+        e.row.name: dict(backend(e.row.name).describe(spec, info))
+        for e in explanations
+        if verbose and not e.refusals
+    }
+    if as_json:
+        emit_json(
+            [
+                {
+                    "name": e.row.name,
+                    "serves": not e.refusals,
+                    "refusals": [
+                        {
+                            "code": r.code,
+                            "requested": r.requested,
+                            "supported": r.supported,
+                            "hint": r.hint,
+                        }
+                        for r in e.refusals
+                    ],
+                    "describe": facts.get(e.row.name, {}),
+                }
+                for e in explanations
+            ]
+        )
+        return
+    lines = []
+    for e in explanations:
+        reasons = "\n".join(
+            f"{r.code}: asked for {_short(r.requested)}, supported {r.supported}"
+            + (f"; {r.hint}" if r.hint else "")
+            for r in e.refusals
+        )
+        about = "\n".join(f"{key}: {value}" for key, value in facts.get(e.row.name, {}).items())
+        lines.append(
+            [e.row.name, "[red]no[/]" if e.refusals else "[green]yes[/]", reasons or about]
+        )
+    print_table(["backend", "serves", "reasons"], lines, title=f"on {info}")
+
+
+def _short(value: object) -> str:
+    return str(getattr(value, "name", value)).removeprefix("torch.")

@@ -1,0 +1,324 @@
+"""The engine: submit, step, abort, and generate() around them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import perf_counter
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from pagedattn.allocator import BlockAllocator
+from pagedattn.attention import AttentionBackend
+from pagedattn.copies import copy_blocks
+from pagedattn.engine.attention import PagedLayers
+from pagedattn.engine.errors import EngineError, InvalidRequest
+from pagedattn.engine.models import resolve_model
+from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
+from pagedattn.engine.request import Request, State
+from pagedattn.engine.runner import ModelRunner
+from pagedattn.engine.sampling import SamplingParams, check_logits, make_generator, sample
+from pagedattn.engine.scheduler import Schedule, Scheduler
+from pagedattn.engine.step import build_step
+from pagedattn.registry import allocator as make_allocator
+from pagedattn.registry import backend as find_backend
+from pagedattn.spec import Limits
+
+__all__ = ["Engine"]
+
+Prompt = str | Sequence[int]
+
+
+class Engine:
+    """Runs one model with continuous batching on the chosen backend and allocator.
+
+    model             a ModelRunner, or what a runner plugin knows: a name such as "smollm2", a
+                      directory, a Hugging Face model
+    backend           name or instance of an attention backend; never replaced by another
+    allocator         name or instance of a block allocator (an instance brings its own num_blocks
+                      and block_size)
+    num_blocks        blocks of the pool of every layer, default 512
+    block_size        tokens per block, default 16
+    max_batch_tokens  rows of one step; longer prompts are computed in chunks
+    max_requests      requests of one step
+    dtype, device     of a model that is loaded by a plugin; default float32 on the CPU
+
+    Raises Unsupported when the backend declines a layer of the model, UnknownName, NotReady,
+    ValueError. One thread. close() it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        model: Any,
+        *,
+        backend: str | AttentionBackend = "reference",
+        allocator: str | BlockAllocator = "paged",
+        num_blocks: int | None = None,
+        block_size: int | None = None,
+        max_batch_tokens: int = 512,
+        max_requests: int = 64,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        # A model may take long to load, so what can be wrong is found before.
+        for name, value in (("max_batch_tokens", max_batch_tokens), ("max_requests", max_requests)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}={value!r} must be an int of at least 1")
+        chosen = find_backend(backend) if isinstance(backend, str) else backend
+        self.allocator = _allocator(allocator, num_blocks, block_size)
+        self._counters = EngineStats()
+        self._ids = itertools.count()
+        self._requests: dict[int, Request] = {}
+        self.model: ModelRunner = resolve_model(model, dtype=dtype, device=device)
+        self._owns_model = self.model is not model
+        try:
+            limits = Limits(
+                max_requests=max_requests,
+                max_tokens=max_batch_tokens,
+                max_seq_len=min(
+                    self.model.max_model_len, self.allocator.num_blocks * self.allocator.block_size
+                ),
+                num_blocks=self.allocator.num_blocks,
+            )
+            self.backend, self.limits = chosen, limits
+            self.layers = PagedLayers(
+                chosen,
+                self.model.layer_specs(self.allocator.block_size),
+                limits,
+                device=self.model.device,
+                stats=self._counters,
+            )
+        except BaseException:
+            self._close_model()
+            raise
+        self.scheduler = Scheduler(
+            self.allocator, max_batch_tokens=max_batch_tokens, max_requests=max_requests
+        )
+
+    # -- requests ------------------------------------------------------------------------------
+
+    def submit(self, prompt: Prompt, params: SamplingParams | None = None) -> int:
+        """Queue a request; its id is in the outputs of step().
+
+        prompt   token ids, or text when the model has a tokenizer
+
+        Raises InvalidRequest when it can never be served: an empty prompt, unknown token ids, more
+        tokens than the model's positions or the pool can hold."""
+        params = SamplingParams() if params is None else params
+        tokens = self.model.encode(prompt) if isinstance(prompt, str) else list(map(int, prompt))
+        self._check(tokens, params)
+        eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
+        request = Request(
+            id=next(self._ids),
+            tokens=tokens,
+            prompt_len=len(tokens),
+            params=params,
+            stop_ids=params.stop_token_ids | eos,
+            generator=make_generator(params),
+        )
+        self._requests[request.id] = request
+        self.scheduler.add(request)
+        return request.id
+
+    def abort(self, request_id: int) -> Completion | None:
+        """End a request in any state and give its blocks back. None when there is no such request
+        any more (it has finished, was aborted, or never existed)."""
+        request = self._requests.get(request_id)
+        return None if request is None else self._finish(request, FinishReason.ABORTED)
+
+    @property
+    def pending(self) -> bool:
+        """Whether step() has work to do."""
+        return self.scheduler.pending
+
+    def step(self) -> list[StepOutput]:
+        """One forward pass; returns the tokens it gave, at most one per request.
+
+        When it raises, the requests of the step hold no blocks and wait to be computed again: step
+        once more, or abort them. Raises EngineError when no progress is possible."""
+        schedule = self.scheduler.schedule()
+        self._counters.preemptions = self.scheduler.preemptions
+        if not schedule.work:
+            return []
+        live = self.allocator.stats().live
+        self._counters.peak_blocks = max(self._counters.peak_blocks, live)
+        try:
+            return self._run(schedule)
+        except BaseException:
+            for item in schedule.work:
+                if item.request.state is State.RUNNING:
+                    self.scheduler.preempt(item.request)
+            raise
+
+    def _run(self, schedule: Schedule) -> list[StepOutput]:
+        counters = self._counters
+        inputs = build_step(
+            schedule.work,
+            block_size=self.allocator.block_size,
+            num_blocks=self.limits.num_blocks,
+            device=self.model.device,
+        )
+        self.layers.begin(inputs.batch)
+        copy_blocks(self.layers.caches, self.layers.caches, schedule.copies)
+        start, inside = perf_counter(), counters.write_s + counters.run_s
+        with torch.inference_mode():
+            logits = self.model.forward(
+                inputs.input_ids, inputs.positions, self.layers, inputs.logits_rows
+            )
+        self.layers.end()
+        done = perf_counter()
+        counters.model_s += done - start - (counters.write_s + counters.run_s - inside)
+        requests = inputs.sampled
+        check_logits(logits, len(requests), self.model.vocab_size)
+        self.scheduler.commit(schedule.work)
+        tokens = sample(logits, [r.params for r in requests], [r.generator for r in requests])
+        counters.sample_s += perf_counter() - done
+        counters.steps += 1
+        counters.computed_tokens += len(inputs.input_ids)
+        counters.generated_tokens += len(tokens)
+        return [self._take(r, token) for r, token in zip(requests, tokens, strict=True)]
+
+    def _take(self, request: Request, token: int) -> StepOutput:
+        reason = request.append(token)
+        completion = None if reason is None else self._finish(request, reason)
+        return StepOutput(request.id, token, completion)
+
+    def _finish(self, request: Request, reason: FinishReason) -> Completion:
+        self.scheduler.finish(request, reason)
+        del self._requests[request.id]
+        tokens = tuple(request.tokens[request.prompt_len :])
+        return Completion(
+            request_id=request.id,
+            token_ids=tokens,
+            finish_reason=reason,
+            prompt_len=request.prompt_len,
+            cached_tokens=request.cached_tokens or 0,
+            preemptions=request.preemptions,
+            text=self.model.decode(tokens),
+        )
+
+    # -- whole batches -------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        chat: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> list[Completion]:
+        """Continue all prompts together; the completions come in the order of the prompts.
+
+        params    for all of them, or one for each
+        chat      put text prompts into the model's chat template
+        progress  called after every step
+
+        Nothing runs when one of them is refused (InvalidRequest). When anything is raised, or the
+        user interrupts, no request is left and every block is given back."""
+        if isinstance(prompts, str):
+            raise InvalidRequest("prompts is one text; give a list of prompts")
+        if self.pending:
+            raise EngineError("requests of submit() are pending; step() until they are done first")
+        each = _one_each(params, len(prompts))
+        ids: list[int] = []
+        done: dict[int, Completion] = {}
+        tokens = 0
+        try:
+            for prompt, how in zip(prompts, each, strict=True):
+                if chat and isinstance(prompt, str):
+                    prompt = self.model.encode(prompt, chat=True)
+                ids.append(self.submit(prompt, how))
+            budgets = dict(zip(ids, (how.max_new_tokens for how in each), strict=True))
+            while self.pending:
+                for output in self.step():
+                    tokens += 1
+                    if output.completion is not None:
+                        done[output.request_id] = output.completion
+                        budgets[output.request_id] = len(output.completion.token_ids)
+                if progress is not None:
+                    progress(Progress(len(done), len(ids), tokens, sum(budgets.values())))
+        except BaseException:
+            for request_id in ids:
+                self.abort(request_id)
+            raise
+        return [done[request_id] for request_id in ids]
+
+    @property
+    def stats(self) -> EngineStats:
+        """A snapshot of the counters; `allocator.stats()` has those of the pool."""
+        return replace(self._counters)
+
+    def close(self) -> None:
+        """Abort what is pending and give the model back as it was."""
+        for request_id in list(self._requests):
+            self.abort(request_id)
+        self._close_model()
+
+    def _close_model(self) -> None:
+        if self._owns_model:
+            self.model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"params={params!r} is not a SamplingParams")
+        if not tokens:
+            raise InvalidRequest("the prompt is empty; at least one token is needed")
+        vocabulary = self.model.vocab_size
+        for i, token in enumerate(tokens):
+            if not 0 <= token < vocabulary:
+                raise InvalidRequest(
+                    f"prompt[{i}] is {token}; the model's token ids lie in [0, {vocabulary})"
+                )
+        stored = len(tokens) + params.max_new_tokens - 1
+        asked = f"a prompt of {len(tokens)} tokens with max_new_tokens={params.max_new_tokens}"
+        if stored > self.model.max_model_len:
+            raise InvalidRequest(
+                f"{asked} needs {stored} positions; the model has {self.model.max_model_len}; "
+                "shorten the prompt or lower max_new_tokens"
+            )
+        size, blocks = self.allocator.block_size, self.allocator.num_blocks
+        need = -(-stored // size)
+        if need > blocks:
+            raise InvalidRequest(
+                f"{asked} needs {need} blocks of {size} tokens; the pool has {blocks}, so it could "
+                f"never finish; lower max_new_tokens or make the engine with num_blocks >= {need}"
+            )
+
+
+def _allocator(
+    allocator: str | BlockAllocator, num_blocks: int | None, block_size: int | None
+) -> BlockAllocator:
+    if isinstance(allocator, str):
+        return make_allocator(
+            allocator,
+            num_blocks=512 if num_blocks is None else num_blocks,
+            block_size=16 if block_size is None else block_size,
+        )
+    for name, given in (("num_blocks", num_blocks), ("block_size", block_size)):
+        own = getattr(allocator, name)
+        if given is not None and given != own:
+            raise ValueError(f"{name}={given}, but the given allocator has {name}={own}")
+    return allocator
+
+
+def _one_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequest(f"{len(params)} params for {count} prompts; give one, or one for each")
+    return list(params)

@@ -1,0 +1,7 @@
+"""The suite judges the backend: one test per case."""
+
+from pagedattn.conformance import BackendConformance
+
+
+class TestTemplate(BackendConformance):
+    backend = "template"
