@@ -200,7 +200,9 @@ class _Session:
     def _admit(self, name: str, backend: AttentionBackend | NotReady) -> None:
         """Make a contender of the backend, or a row that says why not."""
         if isinstance(backend, NotReady):
-            self._refuse(name, [Refusal(name, "unavailable", backend.state, "ready", backend.detail)])
+            self._refuse(
+                name, [Refusal(name, "unavailable", backend.state, "ready", backend.detail)]
+            )
             return
         spec, device = self.workload.spec, self.inputs.device
         try:

@@ -39,9 +39,7 @@ def parse_shape(text: str) -> Shape:
         return SHAPES[text]
     parts = text.split("/")
     if len(parts) not in (3, 4) or not all(part.isdecimal() and int(part) for part in parts):
-        raise ValueError(
-            f"shape {text!r} is neither Hq/Hkv/D[/Dv] nor one of {', '.join(SHAPES)}"
-        )
+        raise ValueError(f"shape {text!r} is neither Hq/Hkv/D[/Dv] nor one of {', '.join(SHAPES)}")
     heads, kv_heads, dim, *value_dim = map(int, parts)
     if heads % kv_heads:
         raise ValueError(f"shape {text!r}: {heads} heads are no multiple of {kv_heads} kv heads")

@@ -16,7 +16,16 @@ from typing import Any, Protocol
 
 from pagedattn.benchmarks.stats import MIN_SAMPLES
 
-__all__ = ["Clock", "CudaClock", "HostClock", "Progress", "Settings", "Task", "clock_for", "interleave"]
+__all__ = [
+    "Clock",
+    "CudaClock",
+    "HostClock",
+    "Progress",
+    "Settings",
+    "Task",
+    "clock_for",
+    "interleave",
+]
 
 Progress = Callable[[str, int, int], None]
 """(what, rounds done, rounds wanted)"""

@@ -36,12 +36,22 @@ API_VERSION = (1, 0)
 
 
 class Plan:
-    """What an op derived from a batch. `data` is what prepare() returned, opaque."""
+    """What an op derived from a batch.
 
-    __slots__ = ("batch", "data", "max_block", "op")
+    data        what prepare() returned
+    num_tokens  rows of q that belong to a request, batch.num_tokens
+    max_block   largest block id that a row can see; -1 when unknown
+    """
+
+    __slots__ = ("batch", "data", "max_block", "num_tokens", "op")
 
     def __init__(self, op: AttentionOp, batch: AttentionBatch, data: Any, max_block: int) -> None:
-        self.op, self.batch, self.data, self.max_block = op, batch, data, max_block
+        self.op = op
+        self.update(batch, data, max_block)
+
+    def update(self, batch: AttentionBatch, data: Any, max_block: int) -> None:
+        self.batch, self.data, self.max_block = batch, data, max_block
+        self.num_tokens = batch.num_tokens
 
 
 class AttentionOp:
@@ -117,7 +127,7 @@ class AttentionOp:
         batch = check_step.fresh_view(batch)  # contents may have changed without a version bump
         max_block = check_step.check_batch(batch, self.spec, self.limits, self.device)
         data = self.prepare(batch, into.data)
-        into.batch, into.data, into.max_block = batch, data, max_block
+        into.update(batch, data, max_block)
         return into
 
     @final

@@ -29,7 +29,7 @@ class Capabilities:
     dtype              of q
     kv_dtype, out_dtype, head_dim_v   what is served besides the q dtype, or head_dim, itself
     group_size         num_heads // num_kv_heads
-    window             (left, right): whether that bound may be set
+    window             (left, right): whether that bound may be set; one bool for both
     max_query_len      None: decode, prefill and mixed batches; 1: decode alone
     graph              the strongest promise that can be given
     """
@@ -46,7 +46,7 @@ class Capabilities:
     out_dtype: Collection[torch.dtype] = frozenset()
     layout: Collection[Layout] = frozenset({Layout.NHD})
     mask: Collection[Mask] = frozenset({Mask.CAUSAL})
-    window: tuple[bool, bool] = (False, False)
+    window: tuple[bool, bool] | bool = (False, False)
     softcap: bool = False
     sinks: bool = False
     alibi: bool = False
@@ -57,6 +57,10 @@ class Capabilities:
     batch_invariant: bool = False
     async_lengths: bool = False
     graph: Graph = Graph.NEVER
+
+    def __post_init__(self) -> None:
+        if isinstance(self.window, bool):
+            object.__setattr__(self, "window", (self.window, self.window))
 
     def missing(self, spec: AttentionSpec, device: DeviceInfo) -> Iterator[tuple[str, Any, str]]:
         """(code, requested, supported) for every row that `spec` on `device` falls outside of."""
@@ -82,6 +86,7 @@ class Capabilities:
             row, value = getattr(self, name), getattr(spec, name)
             if value not in row:
                 yield name, value, describe_values(row)
+        assert not isinstance(self.window, bool)
         for side, allowed, bound in zip(("left", "right"), self.window, spec.window, strict=True):
             if bound is not None and not allowed:
                 yield "window", spec.window, f"{side} bound None"

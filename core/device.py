@@ -16,7 +16,7 @@ class DeviceInfo:
     """A device. It may be made up: `explain --device sm90` needs no GPU.
 
     type         torch device type: "cpu", "cuda", ...
-    arch         CUDA compute capability, (9, 0) for sm_90; None elsewhere
+    sm           CUDA compute capability, (9, 0) for sm_90; None elsewhere
     name         for people
     num_sms      multiprocessors (0 when unknown)
     shared_mem   bytes of shared memory that one CTA may use (0 when unknown)
@@ -24,15 +24,15 @@ class DeviceInfo:
     """
 
     type: str
-    arch: tuple[int, int] | None = None
+    sm: tuple[int, int] | None = None
     name: str = ""
     num_sms: int = 0
     shared_mem: int = 0
     real: bool = False
 
     def __str__(self) -> str:
-        arch = f"sm{self.arch[0]}{self.arch[1]}" if self.arch else ""
-        return " ".join(part for part in (self.type, arch, self.name) if part)
+        sm = f"sm{self.sm[0]}{self.sm[1]}" if self.sm else ""
+        return " ".join(part for part in (self.type, sm, self.name) if part)
 
     @classmethod
     def of(cls, device: Any) -> DeviceInfo:
@@ -43,7 +43,7 @@ class DeviceInfo:
             return device
         if isinstance(device, str) and (match := _ARCH.match(device)):
             digits = match[1]
-            return cls("cuda", arch=(int(digits[:-1]), int(digits[-1])))
+            return cls("cuda", sm=(int(digits[:-1]), int(digits[-1])))
         device = torch.device(device)
         if device.type == "cpu":
             return cls("cpu", real=True)
@@ -51,7 +51,7 @@ class DeviceInfo:
             props = torch.cuda.get_device_properties(device)
             return cls(
                 "cuda",
-                arch=(props.major, props.minor),
+                sm=(props.major, props.minor),
                 name=props.name,
                 num_sms=props.multi_processor_count,
                 shared_mem=getattr(props, "shared_memory_per_block_optin", 0),

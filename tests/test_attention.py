@@ -215,7 +215,7 @@ def test_check_on_devices_that_are_not_here() -> None:
     assert pa.check("reference", spec_of(), "sm90") == ()
     assert [r.code for r in pa.check("reference", spec_of(), "mps")] == ["device"]
     info = pa.DeviceInfo.of("sm120")
-    assert (info.type, info.arch, info.real) == ("cuda", (12, 0), False)
+    assert (info.type, info.sm, info.real) == ("cuda", (12, 0), False)
 
 
 def test_tuning_and_workspace() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar
 
 from pagedattn.allocator import (
     Addressing,
@@ -26,8 +27,8 @@ from pagedattn.allocator import (
     PrefixHit,
     Violation,
 )
+from pagedattn.backends.allocators.arguments import eviction_policy, integer
 from pagedattn.backends.allocators.audit import audit
-from pagedattn.backends.allocators.lru import LRU
 from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.prefix import TOKEN_BYTES, Node, PrefixIndex, pack
 from pagedattn.backends.allocators.sequence import SequenceState
@@ -51,6 +52,8 @@ class PagedAllocator(BlockAllocator):
     """
 
     name = "paged"
+    _index_type: ClassVar[type[PrefixIndex]] = PrefixIndex
+    _pool_type: ClassVar[type[BlockPool]] = BlockPool
 
     def __init__(
         self,
@@ -61,16 +64,16 @@ class PagedAllocator(BlockAllocator):
         prefix_cache: bool = True,
         hash_fn: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        self.num_blocks = _integer("num_blocks", num_blocks, 1, _MAX_BLOCKS)
-        self.block_size = _integer("block_size", block_size, 1)
+        self.num_blocks = integer("num_blocks", num_blocks, 1, _MAX_BLOCKS)
+        self.block_size = integer("block_size", block_size, 1)
         if not isinstance(prefix_cache, bool):
             raise ValueError(f"prefix_cache must be True or False, not {prefix_cache!r}")
         if hash_fn is not None and not callable(hash_fn):
             raise ValueError(f"hash_fn must map bytes to bytes, not {hash_fn!r}")
-        self._policy = _policy(policy)
+        self._policy = eviction_policy(policy)
         self._prefix_cache = prefix_cache
-        self._index = PrefixIndex(self.num_blocks, self.block_size, hash_fn)
-        self._pool = BlockPool(self.num_blocks, self._policy, self._index)
+        self._index = self._index_type(self.num_blocks, self.block_size, hash_fn)
+        self._pool = self._pool_type(self.num_blocks, self._policy, self._index)
         self._sequences: dict[int, SequenceState] = {}
         self._pins: dict[int, list[int]] = {}  # sequence id -> pinned blocks, in column order
         self._lookups = self._hit_tokens = 0
@@ -95,7 +98,7 @@ class PagedAllocator(BlockAllocator):
         self._must_be_new(seq)
         if not isinstance(namespace, bytes):
             raise ValueError(f"sequence {seq}: namespace must be bytes, not {namespace!r}")
-        priority = _integer("priority", priority)
+        priority = integer("priority", priority)
         tip, size = self._index.root(namespace), self.block_size
         table: list[int] = []
         if self._prefix_cache:
@@ -144,7 +147,7 @@ class PagedAllocator(BlockAllocator):
         self._must_be_new(child)
         length = state.committed if length is None else length
         kept = state.released * self.block_size
-        length = _integer(
+        length = integer(
             f"fork of sequence {parent}: length", length, kept, state.committed, "its committed"
         )
         tip, tail = self._cut_content(state, length)
@@ -184,7 +187,7 @@ class PagedAllocator(BlockAllocator):
     def truncate(self, seq: int, length: int) -> None:
         state = self._state(seq)
         kept = state.released * self.block_size
-        length = _integer(f"truncate of sequence {seq}: length", length, kept, state.length, "its")
+        length = integer(f"truncate of sequence {seq}: length", length, kept, state.length, "its")
         if length == state.length:
             return
         columns = self._columns(length)
@@ -204,7 +207,7 @@ class PagedAllocator(BlockAllocator):
         """Positions below `position` must have been written by a step that has run: their blocks
         may be handed out at once."""
         state = self._state(seq)
-        position = _integer(
+        position = integer(
             f"release_before of sequence {seq}: position", position, 0, state.length, "its"
         )
         columns = max(state.released, position // self.block_size)
@@ -238,12 +241,12 @@ class PagedAllocator(BlockAllocator):
             self._pool.unpin(block)
 
     def evict(self, n: int) -> int:
-        return self._pool.evict(_integer("evict: n", n, 0))
+        return self._pool.evict(integer("evict: n", n, 0))
 
     def resize(self, num_blocks: int) -> int:
         """Shrinks to `num_blocks` or, when a block beyond is live or pinned, just past the last
         such block."""
-        self.num_blocks = self._pool.resize(_integer("num_blocks", num_blocks, 1, _MAX_BLOCKS))
+        self.num_blocks = self._pool.resize(integer("num_blocks", num_blocks, 1, _MAX_BLOCKS))
         return self.num_blocks
 
     def reset(self) -> None:
@@ -301,7 +304,7 @@ class PagedAllocator(BlockAllocator):
         needed, copying, gone = 0, set(), dict[int, int]()
         for seq, count in wants.items():
             state = self._state(seq)
-            n = _integer(f"append to sequence {seq}: count", count, 0)
+            n = integer(f"append to sequence {seq}: count", count, 0)
             needed += self._columns(state.length + n) - len(state.table)
             if n and state.length % self.block_size:
                 last = state.table[-1]
@@ -360,37 +363,3 @@ class PagedAllocator(BlockAllocator):
         node = self._index.node_of[block]
         assert node is not None, f"block {block} was found but is not published"
         return node.key
-
-
-def _integer(
-    what: str, value: int, low: int | None = None, high: int | None = None, whose: str = ""
-) -> int:
-    """`value` as an int in low .. high, or ValueError."""
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise ValueError(f"{what} must be an integer, not {value!r}") from None
-    if low is not None and number < low:
-        raise ValueError(f"{what} is {number}; at least {low} is required")
-    if high is not None and number > high:
-        of = f" ({whose} length)" if whose else ""
-        raise ValueError(f"{what} is {number}; at most {high}{of} is possible")
-    return number
-
-
-def _policy(policy: EvictionPolicy | Callable[[], EvictionPolicy] | None) -> EvictionPolicy:
-    made = LRU() if policy is None else policy
-    if not isinstance(made, EvictionPolicy) and callable(made):
-        made = made()
-    if not isinstance(made, EvictionPolicy):
-        raise ValueError(
-            f"policy must be an EvictionPolicy or make one, not {policy!r}; names are resolved by "
-            "pagedattn.allocator(..., policy=NAME)"
-        )
-    if len(made):
-        raise ValueError(
-            f"policy {made.name!r} holds {len(made)} blocks already; each allocator needs its own"
-        )
-    return made

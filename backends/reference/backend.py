@@ -19,6 +19,9 @@ from pagedattn.write import dequantise
 
 __all__ = ["ReferenceBackend", "ReferenceOp", "attend"]
 
+MAX_ROWS = 256
+MAX_SCORES = 2**25
+
 
 def attend(
     spec: AttentionSpec,
@@ -78,21 +81,21 @@ class ReferenceOp(AttentionOp):
         starts = batch.query_start_loc_host.tolist()
         for r, seq_len in enumerate(batch.seq_lens.tolist()):
             start, end = starts[r], starts[r + 1]
-            # Rows one at a time when their bits must not depend on how many run together.
-            step = 1 if spec.batch_invariant else max(end - start, 1)
-            for row in range(start, end, step):
-                rows = slice(row, row + step)
-                first_position = seq_len - (end - row)
-                keys = self._keys(first_position, min(step, end - row), seq_len)
-                k, v = self._gather(cache, batch.block_table[r], keys, work)
-                position = first_position + torch.arange(min(step, end - row), device=q.device)
+            bits = tree_bits(batch, r, end - start) if spec.mask is Mask.TREE else None
+            step = self._rows_at_once(seq_len)
+            for first in range(start, end, step):
+                rows = slice(first, min(first + step, end))
+                position = seq_len - end + torch.arange(rows.start, rows.stop, device=q.device)
+                keys = self._keys(seq_len - end + rows.start, rows.stop - rows.start, seq_len)
                 key = torch.arange(keys.start, keys.stop, device=q.device)
                 distance = key - position[:, None]
-                bits = None
-                if spec.mask is Mask.TREE:
-                    bits = tree_bits(batch, r, end - start)
-                    bits = None if bits is None else bits[row - start : row - start + step]
-                mask = visible(spec, distance, key - (seq_len - (end - start)), bits)
+                k, v = self._gather(cache, batch.block_table[r], key, work)
+                mask = visible(
+                    spec,
+                    distance,
+                    key - (seq_len - (end - start)),
+                    None if bits is None else bits[rows.start - start : rows.stop - start],
+                )
                 result, log_sum = attend(
                     spec,
                     q[rows].to(work),
@@ -107,6 +110,17 @@ class ReferenceOp(AttentionOp):
                 if lse is not None:
                     lse[rows] = log_sum.to(lse.dtype)
 
+    def _rows_at_once(self, seq_len: int) -> int:
+        """Rows whose scores are held together: few enough for memory, and one when a row's bits
+        must not depend on how many run with it."""
+        if self.spec.batch_invariant:
+            return 1
+        left, right = self.spec.window
+        keys = seq_len
+        if left is not None and (right is not None or self.spec.mask is Mask.CAUSAL):
+            keys = min(seq_len, left + (right or 0) + MAX_ROWS)
+        return max(1, min(MAX_ROWS, MAX_SCORES // (self.spec.num_heads * max(keys, 1))))
+
     def _keys(self, first_position: int, rows: int, seq_len: int) -> range:
         """Key positions that at least one of these rows may see."""
         left, right = self.spec.window
@@ -120,10 +134,9 @@ class ReferenceOp(AttentionOp):
         return range(begin, max(begin, end))
 
     def _gather(
-        self, cache: KVCache, table: Tensor, keys: range, work: torch.dtype
+        self, cache: KVCache, table: Tensor, position: Tensor, work: torch.dtype
     ) -> tuple[Tensor, Tensor]:
-        """k [n, Hkv, D] and v [n, Hkv, Dv] of these positions, dequantised, in `work` precision."""
-        position = torch.arange(keys.start, keys.stop, device=table.device)
+        """k [n, Hkv, D] and v [n, Hkv, Dv] of positions [n], dequantised, in `work` precision."""
         block = table[position // self.spec.block_size].long()
         offset = position % self.spec.block_size
 

@@ -9,7 +9,7 @@ from pagedattn.conformance.allocator import (
     eviction,
     forking,
     lifecycle,
-    pool_cases,
+    pooling,
     prefix,
     walk,
 )
@@ -23,6 +23,6 @@ ALLOCATOR_CASES: tuple[Case, ...] = (
     *prefix.CASES,
     *forking.CASES,
     *eviction.CASES,
-    *pool_cases.CASES,
+    *pooling.CASES,
     *walk.CASES,
 )

@@ -11,7 +11,16 @@ from pagedattn.conformance.allocator.shadow import Factory, Shadow
 from pagedattn.conformance.case import Case, CaseFailure, Declined, Kind
 from pagedattn.errors import OutOfBlocks, Refusal, Unsupported
 
-__all__ = ["Pool", "case", "need", "need_paged", "need_prefix", "tokens"]
+__all__ = [
+    "Pool",
+    "case",
+    "colliding",
+    "need",
+    "need_paged",
+    "need_prefix",
+    "refusals_of",
+    "tokens",
+]
 
 Pool = Callable[..., Shadow]
 
@@ -64,6 +73,20 @@ def need_paged(s: Shadow) -> None:
     """Go on only where blocks are taken one by one, so that counts are exact."""
     if s.caps.addressing is not Addressing.PAGED:
         raise Declined((_refusal(s, "addressing", "exact block counts"),))
+
+
+def colliding(pool: Pool, num_blocks: int, block_size: int, buckets: int) -> Shadow:
+    """A pool whose hash function has `buckets` values; declined without such an option."""
+    try:
+        return pool(
+            num_blocks,
+            block_size,
+            unique_keys=False,
+            hash_fn=lambda data: bytes([sum(data) % buckets]),
+        )
+    except TypeError as error:
+        refusal = Refusal("allocator", "hash_fn", f"{buckets} values", "not an option", str(error))
+        raise Declined((refusal,)) from None
 
 
 def refusals_of(alloc: BlockAllocator, capability: str) -> tuple[Refusal, ...]:

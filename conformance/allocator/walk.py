@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from pagedattn.conformance.allocator.shadow import Shadow
-from pagedattn.conformance.allocator.tools import Pool, case
+from pagedattn.conformance.allocator.tools import Pool, case, colliding
 from pagedattn.conformance.case import Case, Declined
 from pagedattn.errors import AllocatorError, OutOfBlocks
 
@@ -30,7 +30,7 @@ class Walker:
             return self.open()
         seq = rng.choice(seqs)
         length, committed = s.alloc.length(seq), s.sequences[seq].committed
-        kept = s.sequences[seq].released * s.size
+        kept = s.sequences[seq].released * s.block_size
         choice = rng.random()
         if choice < 0.40:
             self.append(rng.sample(seqs, rng.randint(1, len(seqs))))
@@ -65,7 +65,7 @@ class Walker:
         """A prompt over two tokens, in one of two namespaces."""
         s, rng = self.s, self.rng
         seq = min(set(range(20)) - set(s.sequences))
-        prompt = rng.choices((1, 2), weights=(4, 1), k=rng.randint(0, 5 * s.size))
+        prompt = rng.choices((1, 2), weights=(4, 1), k=rng.randint(0, 5 * s.block_size))
         try:
             hit = s.open(
                 seq, prompt, namespace=rng.choice((b"", b"", b"n")), priority=rng.randint(0, 2)
@@ -79,7 +79,7 @@ class Walker:
         rng, wants = self.rng, dict[int, list[int]]()
         for seq in seqs:
             left = self.prompts[seq]
-            n = rng.choice((0, 1, 1, 1, rng.randint(0, 2 * self.s.size)))
+            n = rng.choice((0, 1, 1, 1, rng.randint(0, 2 * self.s.block_size)))
             wants[seq] = left[: n or len(left)] or rng.choices((1, 2), k=n)
         try:
             self.s.append(wants)
@@ -107,22 +107,34 @@ class Walker:
         s.refused(OutOfBlocks, "out-of-blocks", "a huge append", a.append, seq, 10**6)
 
 
-def _walk(seed: int, num_blocks: int, block_size: int, steps: int) -> Case:
+def _walk(seed: int, num_blocks: int, block_size: int) -> Case:
     name = f"walk/blocks-{num_blocks}x{block_size}-seed-{seed}"
 
-    @case(name, rule="ownership", faults=_FAULTS)
+    @case(name, rule="ownership", faults=_FAULTS, core=True)
     def walk(pool: Pool) -> None:
-        shadow = pool(num_blocks, block_size)
-        walker = Walker(shadow, seed)
-        for _ in range(steps):
-            walker.step()
-        shadow.drain()
+        _run(pool(num_blocks, block_size), seed)
 
     return walk
 
 
-CASES = tuple(
-    _walk(seed, num_blocks, block_size, 300)
-    for num_blocks, block_size in ((6, 4), (12, 4), (16, 1), (10, 2), (24, 4))
-    for seed in (1, 2, 3)
+@case("walk/planted-collisions", rule="prefix-identity", faults=("AH-01",))
+def _collisions(pool: Pool) -> None:
+    for seed in (1, 2, 3):
+        _run(colliding(pool, 16, 2, buckets=3), seed)
+
+
+def _run(shadow: Shadow, seed: int, steps: int = 300) -> None:
+    walker = Walker(shadow, seed)
+    for _ in range(steps):
+        walker.step()
+    shadow.drain()
+
+
+CASES = (
+    *(
+        _walk(seed, num_blocks, block_size)
+        for num_blocks, block_size in ((6, 4), (12, 4), (16, 1), (10, 2), (24, 4))
+        for seed in (1, 2, 3)
+    ),
+    _collisions,
 )

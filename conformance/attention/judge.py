@@ -12,7 +12,7 @@ from pagedattn.conformance.attention.budget import budget, dtype_label
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.diagnose import guess
 from pagedattn.conformance.attention.execute import Produced, execute
-from pagedattn.conformance.attention.oracle import Rules, truth
+from pagedattn.conformance.attention.oracle import Rules, truth, visible
 from pagedattn.conformance.attention.place import Placing, place
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import CaseFailure
@@ -64,6 +64,9 @@ def compare(content: Content, produced: Produced) -> Measures:
         error = _error(got, want)
         if not bool((error <= allowed.out[r]).all()):
             raise CaseFailure(_explain(content, produced, "out", r, got, want, allowed.out[r]))
+        empty = ~visible(content, r).any(-1)
+        if bool((got[empty] != 0).any()):
+            raise CaseFailure(_explain(content, produced, "out", r, got, want, 0.0, empty))
         if got.numel() and float(error.max()) > 0:
             room = min(room, allowed.out[r] / float(error.max()))
     for r, (got, want) in enumerate(zip(produced.lse or [], true.lse, strict=False)):
@@ -96,8 +99,12 @@ def _explain(
     got: Tensor,
     want: Tensor,
     limit: float,
+    only: Tensor | None = None,
 ) -> str:
+    """only: bool [Tq], the rows that the limit concerns (rows without a key are exactly 0)."""
     bad = ~(_error(got, want) <= limit)
+    if only is not None:
+        bad[~only] = False
     index = tuple(bad.nonzero()[0].tolist())
     rows, keys = content.query_lens[request], content.seq_lens[request]
     axes = ("row", "head", "dim")[: len(index)]

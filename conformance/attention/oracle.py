@@ -60,19 +60,21 @@ def truth(content: Content, rules: Rules = RULES) -> Answer:
     return answer(content, torch.float64, rules)
 
 
-def plain(content: Content) -> Answer:
+def plain(content: Content, order: int = 0) -> Answer:
     """The same formula with every intermediate rounded to the backend's dtype, as anyone would
-    write it in PyTorch; out rounded to out_dtype."""
-    result = answer(content, content.spec.dtype, RULES)
+    write it in PyTorch; out rounded to out_dtype.
+
+    order   0: dims and keys are summed as they come; other numbers: in another order"""
+    result = answer(content, content.spec.dtype, RULES, order)
     out = tuple(x.to(content.spec.out_dtype) for x in result.out)
     return Answer(out, result.lse, result.top)
 
 
-def answer(content: Content, work: torch.dtype, rules: Rules) -> Answer:
+def answer(content: Content, work: torch.dtype, rules: Rules, order: int = 0) -> Answer:
     """The definition in `work` precision under `rules`."""
     outs, lses, top = [], [], 0.0
     for r in range(len(content.q)):
-        out, lse, largest = _request(content, r, work, rules)
+        out, lse, largest = _request(content, r, work, rules, order)
         outs.append(out)
         lses.append(lse)
         top = max(top, largest)
@@ -104,7 +106,7 @@ def visible(content: Content, request: int, rules: Rules = RULES) -> Tensor:
 
 
 def _request(
-    content: Content, request: int, work: torch.dtype, rules: Rules
+    content: Content, request: int, work: torch.dtype, rules: Rules, order: int
 ) -> tuple[Tensor, Tensor, float]:
     spec = content.spec
     rows, keys = len(content.q[request]), len(content.k[request])
@@ -118,6 +120,9 @@ def _request(
     v = real_v.to(work)[:, source].transpose(0, 1)  # [Hq, n, Dv]
     if rules.dims is not None:
         q, k = q[..., : rules.dims], k[:, : rules.dims]
+    if order:
+        dims = _order(q.shape[-1], order)
+        q, k = q[..., dims], k[:, dims]
     score = q @ k
     if rules.use_scale:
         score = score * spec.scale
@@ -136,6 +141,9 @@ def _request(
     if rules.cap_masked and spec.softcap is not None:
         hidden = -spec.softcap
     score = score.masked_fill(~seen, hidden)
+    if order:
+        other = _order(keys, order)
+        score, v = score[..., other], v[:, other]
     finite = score[score.isfinite()]
     largest = float(finite.abs().max()) if finite.numel() else 0.0
     out, lse = _softmax_v(content, score, v, rules)
@@ -162,3 +170,10 @@ def _softmax_v(
     if rules.lse_base != torch.e:
         lse = lse / torch.log(torch.tensor(rules.lse_base, dtype=lse.dtype))
     return out, lse
+
+
+def _order(size: int, order: int) -> Tensor:
+    """A permutation: reversed, then random ones."""
+    if order == 1:
+        return torch.arange(size).flip(0)
+    return torch.randperm(size, generator=torch.Generator().manual_seed(order))

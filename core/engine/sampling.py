@@ -126,17 +126,21 @@ def sample(
 
 
 def check_logits(logits: Tensor, rows: int, vocab_size: int) -> None:
-    """EngineError unless logits is [rows, vocab_size] without NaN. Waits for the device."""
+    """EngineError unless logits is [rows, vocab_size] and each row has a finite maximum. Waits for
+    the device."""
     if logits.shape != (rows, vocab_size):
         raise EngineError(
             f"the model returned logits of shape {list(logits.shape)}; expected "
             f"[{rows}, {vocab_size}], one row per entry of logits_rows"
         )
-    if bool(torch.isnan(logits).any()):
-        row = int(torch.isnan(logits).any(-1).nonzero()[0])
+    if rows == 0:
+        return
+    wrong = ~torch.isfinite(logits.amax(-1))  # NaN anywhere in a row makes its maximum NaN
+    if bool(wrong.any()):
+        row = int(wrong.nonzero()[0])
         raise EngineError(
-            f"the model returned NaN in row {row} of its logits; check the backend with "
-            "`pagedattn check` and the weights' dtype"
+            f"row {row} of the model's logits has no finite maximum (NaN or infinite values); "
+            "judge the backend with `pagedattn check`, and mind the range of the model's dtype"
         )
 
 

@@ -57,16 +57,13 @@ def check_run(
         raise InvalidTensor(
             "cache", f"{cache.num_blocks} blocks", f"block {plan.max_block}, which the plan reads"
         )
-    tokens = plan.batch.num_tokens
-    for name, tensor in (("q", q), ("out", out), ("lse", lse)):
-        if tensor is not None and (tensor.dim() == 0 or tensor.shape[0] < tokens):
-            raise InvalidTensor(
-                name, f"shape {list(tensor.shape)}", f"at least the {tokens} rows of the batch"
-            )
+    tokens = plan.num_tokens
+    same_memory = q.data_ptr() == out.data_ptr()
     key = (
+        tokens,
+        same_memory,
         _signature(q),
         _signature(out),
-        q.data_ptr() == out.data_ptr(),
         lse if lse is None else _signature(lse),
         sinks if sinks is None else _signature(sinks),
         alibi_slopes if alibi_slopes is None else _signature(alibi_slopes),
@@ -77,13 +74,18 @@ def check_run(
     heads = spec.num_heads
     _check_rows("q", q, (heads, spec.head_dim), spec.dtype, device)
     _check_rows("out", out, (heads, spec.head_dim_v), spec.out_dtype, device)
-    if tokens and q.data_ptr() == out.data_ptr():
+    if tokens and same_memory:
         raise InvalidTensor("out", "the memory of q", "its own memory")
     if any(n > 1 and s == 0 for n, s in zip(out.shape, out.stride(), strict=True)):
         raise InvalidTensor("out", f"stride {list(out.stride())}", "distinct elements")
     _check_optional("lse", lse, (None, heads), spec.return_lse, "return_lse", device)
     _check_optional("sinks", sinks, (heads,), spec.sinks, "sinks", device)
     _check_optional("alibi_slopes", alibi_slopes, (heads,), spec.alibi, "alibi", device)
+    for name, tensor in (("q", q), ("out", out), ("lse", lse)):
+        if tensor is not None and tensor.shape[0] < tokens:
+            raise InvalidTensor(
+                name, f"{tensor.shape[0]} rows", f"at least the {tokens} rows of the batch"
+            )
     seen.remember(key)
 
 

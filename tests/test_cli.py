@@ -1,0 +1,92 @@
+"""The command line: what it prints, and its exit codes."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from pagedattn.cli import build_app
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    result = CliRunner().invoke(build_app(), list(arguments))
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def run_json(*arguments: str) -> Any:
+    return json.loads(run(*arguments, "--json"))
+
+
+def test_backends_lists_states() -> None:
+    rows = {row["name"]: row for row in run_json("backends")}
+    assert rows["reference"]["state"] == "ready"
+    assert rows["reference"]["source"].startswith("pagedattn ")
+    assert "reference" in run("backends")
+
+
+def test_allocators_are_listed() -> None:
+    assert run_json("allocators")[0]["name"] == "paged"
+
+
+def test_explain_gives_reasons() -> None:
+    rows = {row["name"]: row for row in run_json("explain", "softcap=50", "head_dim=80")}
+    assert rows["reference"]["serves"]
+    refusals = rows["template"]["refusals"]
+    assert [r["code"] for r in refusals] == ["softcap"]
+    text = run("explain", "window=4095,-", "kv_quant=per_head", "kv_dtype=fp8")
+    assert "window" in text
+    assert "kv_quant" in text
+
+
+def test_explain_for_a_made_up_device() -> None:
+    rows = {row["name"]: row for row in run_json("explain", "--device", "mps")}
+    assert [r["code"] for r in rows["reference"]["refusals"]] == ["device"]
+    assert "sm90" in run("explain", "--device", "sm90")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["explain", "colour=red"], "expected field=value"),
+        (["explain", "num_heads=7"], "not a multiple"),
+        (["explain", "dtype=float3"], "is not a dtype"),
+        (["explain", "mask=round"], "not one of CAUSAL, FULL, TREE"),
+        (["memory", "--layers", "1", "--kv-heads", "0", "--head-dim", "8"], "num_kv_heads=0"),
+        (
+            ["memory", "--layers", "1", "--kv-heads", "1", "--head-dim", "8", "--context", "4x"],
+            "not a size",
+        ),
+    ],
+)
+def test_bad_input_is_said_and_exits_with_2(arguments: list[str], message: str) -> None:
+    text = " ".join(run(*arguments, code=2).replace("│", " ").split())
+    assert message in text
+
+
+def test_memory_is_exact() -> None:
+    llama = ["memory", "--layers", "80", "--head-dim", "128", "--batch", "32", "--context", "4k"]
+    llama += ["--dtype", "float16"]
+    assert run_json(*llama, "--kv-heads", "64")["bytes"] == 343_597_383_680
+    assert run_json(*llama, "--kv-heads", "8")["bytes"] == 42_949_672_960
+    assert "343,597,383,680" in run(*llama, "--kv-heads", "64")
+    mla = ["memory", "--layers", "61", "--kv-heads", "1", "--head-dim", "576", "--head-dim-v", "512"]
+    assert run_json(*mla, "--shared-kv", "--context", "16")["bytes_per_token"] == 61 * 576 * 2
+
+
+def test_env_names_versions() -> None:
+    facts = run_json("env")
+    assert facts["pagedattn"]
+    assert facts["torch"]
+
+
+def test_unknown_names_end_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pagedattn", "check", "referense"], capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert "did you mean 'reference'" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
