@@ -1,8 +1,8 @@
 """The measured table: which backend was fastest for a spec on this device.
 
-`pagedattn bench --save` writes it, select(by="measured") reads it. One JSON file; PAGEDATTN_MEASURED
-names another place than the user's cache directory. A record is one backend's median time in one
-workload; a newer one replaces it.
+`pagedattn bench --save` writes it, select(by="measured") reads it. One JSON file, in the user's
+cache directory unless PAGEDATTN_MEASURED names another place. A record is one backend's median time
+in one workload; a newer one replaces it.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ def refuse(s: Shadow, wants: dict[int, list[int]], needed: int | None = None) ->
         )
 
 
-@case("append/slots", rule="append", core=True)
+@case("append/slots", rule="append-atomic", core=True)
 def slots(pool: Pool) -> None:
     for size in (1, 4, 16):
-        s = pool(64, size)
+        s = pool(1024 // size, size)
         for seq, n in enumerate((0, 1, size - 1, size, size + 1, 2 * size, 2 * size + 1)):
             s.open(seq, tokens(n, 100 * seq))
             s.append({seq: tokens(n, 100 * seq)})
@@ -39,22 +39,24 @@ def slots(pool: Pool) -> None:
         grant = s.append({3: []})[3]
         must(
             not grant.slots and not grant.blocks and not grant.copies,
-            "append",
+            "append-atomic",
             "an empty grant for 0 tokens",
             grant,
         )
-        must(s.append({}) == {}, "append", "no grant for an empty call", "something came back")
+        must(
+            s.append({}) == {}, "append-atomic", "no grant for an empty call", "something came back"
+        )
         s.drain()
 
 
-@case("append/bad-input", rule="append", core=True)
+@case("append/bad-input", rule="append-atomic", core=True)
 def bad_input(pool: Pool) -> None:
-    s = pool(16)
+    s = pool(64)
     s.prefill(1, tokens(5))
     a = s.alloc
-    s.refused(ValueError, "append", "a negative count", a.append, 1, -1)
-    s.refused(ValueError, "append", "a negative count", a.append_many, {1: -2})
-    s.refused(AllocatorError, "append", "an unknown id", a.append, 9, 1)
+    s.refused(ValueError, "append-atomic", "a negative count", a.append, 1, -1)
+    s.refused(ValueError, "append-atomic", "a negative count", a.append_many, {1: -2})
+    s.refused(AllocatorError, "append-atomic", "an unknown id", a.append, 9, 1)
     s.refused(
         AllocatorError,
         "append-atomic",
@@ -69,7 +71,7 @@ def bad_input(pool: Pool) -> None:
 @case("append/atomic", rule="append-atomic", faults=("AH-12", "AH-19", "AH-22"), core=True)
 def atomic(pool: Pool) -> None:
     """Fill the pool one token each in turn, then fail a hundred times: nothing may leak."""
-    s = pool(16)
+    s = pool(64)
     for seq in (1, 2, 3):
         s.open(seq, tokens(1, 100 * seq))
     try:
@@ -80,7 +82,7 @@ def atomic(pool: Pool) -> None:
     for _ in range(100):
         refuse(s, {1: tokens(5), 2: tokens(5), 3: tokens(40)})
     s.close(3)
-    s.append({1: [9]})
+    s.prefill(4, tokens(5, 400))
     s.drain()
 
 

@@ -18,7 +18,7 @@ __all__ = ["audit", "audit_grant", "audit_hit", "audit_out_of_blocks", "must_fin
 def audit(s: Shadow, after: str) -> None:
     """The whole state of the allocator against the model."""
     violations = s.alloc.check()
-    must(not violations, "check", f"no violation after {after}", violations)
+    must(not violations, "stats-identity", f"no violation after {after}", violations)
     tables = {seq: tuple(s.alloc.table(seq)) for seq in s.sequences}
     for seq, tracked in s.sequences.items():
         _audit_sequence(s, tracked, s.alloc.length(seq), tables[seq], f"{seq} after {after}")
@@ -47,14 +47,14 @@ def _audit_sequence(
     s: Shadow, tracked: Tracked, length: int, table: tuple[int, ...], who: str
 ) -> None:
     size, want = s.block_size, len(tracked.tokens)
-    must(length == want, "append", f"length {want} of sequence {who}", length)
+    must(length == want, "append-atomic", f"length {want} of sequence {who}", length)
     columns = -(-length // size)
-    must(len(table) == columns, "append", f"{columns} columns in the table of {who}", table)
+    must(len(table) == columns, "append-atomic", f"{columns} columns in the table of {who}", table)
     gone, rest = table[: tracked.released], table[tracked.released :]
     must(set(gone) <= {-1}, "window-release", f"-1 in {len(gone)} columns of sequence {who}", table)
     must(
         all(0 <= block < s.total for block in rest),
-        "ownership",
+        "copy-on-write",
         f"ids of blocks below {s.total} in the table of sequence {who}",
         table,
     )
@@ -62,7 +62,7 @@ def _audit_sequence(
         slot = table[position // size] * size + position % size
         must(
             s.contents.slot(slot) == tracked.contents[position],
-            "ownership",
+            "copy-on-write",
             f"slot {slot} to hold position {position} of sequence {who}",
             "it holds something else, or was never written",
         )
@@ -113,10 +113,10 @@ def audit_grant(
     """A grant of n tokens from position `first` on, which took the table from `before`."""
     size = s.block_size
     slots = [table[p // size] * size + p % size for p in range(first, first + n)]
-    must(list(grant.slots) == slots, "append", f"slots {slots}", list(grant.slots))
+    must(list(grant.slots) == slots, "append-atomic", f"slots {slots}", list(grant.slots))
     must(
         0 <= grant.column <= len(before) and table == before[: grant.column] + tuple(grant.blocks),
-        "append",
+        "append-atomic",
         f"the columns before grant.column of {before}, then grant.blocks, to be {table}",
         grant,
     )

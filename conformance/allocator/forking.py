@@ -223,7 +223,7 @@ def bounds(pool: Pool) -> None:
     s.refused(AllocatorError, "truncate", "an unknown id", a.truncate, 9, 0)
     s.truncate(1, 6)
     s.truncate(1, 4)
-    s.refused(AllocatorError, "commit", "commit of what was cut", a.commit, 1, [4])
+    s.refused(AllocatorError, "commit-before-share", "commit of what was cut", a.commit, 1, [4])
     s.drain()
 
 

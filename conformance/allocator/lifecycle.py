@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from pagedattn.conformance.allocator.expect import must
 from pagedattn.conformance.allocator.tools import Pool, case, need, refusals_of, tokens
 from pagedattn.errors import AllocatorError
@@ -11,9 +13,9 @@ __all__ = ["CASES"]
 
 @case("open/fresh", rule="open-hit", core=True)
 def fresh(pool: Pool) -> None:
-    s = pool(16)
+    s = pool(64)
     stats = s.stats()
-    must(stats.free == stats.total == 16, "stats-identity", "16 free blocks at first", stats)
+    must(stats.free == stats.total == 64, "stats-identity", "64 free blocks at first", stats)
     hit = s.open(1, tokens(9))
     must(hit.tokens == 0, "open-hit", "nothing to be found in an empty pool", hit)
     must(s.alloc.length(1) == 0, "open-hit", "length 0 without a hit", s.alloc.length(1))
@@ -22,7 +24,7 @@ def fresh(pool: Pool) -> None:
 
 @case("open/twice", rule="open-hit", core=True)
 def open_twice(pool: Pool) -> None:
-    s = pool(16)
+    s = pool(64)
     s.prefill(1, tokens(6))
     s.refused(AllocatorError, "open-hit", "open of an open id", s.alloc.open, 1, [7])
     s.close(1)
@@ -32,31 +34,37 @@ def open_twice(pool: Pool) -> None:
 
 @case("close/twice", rule="close", faults=("AH-09", "AH-13"), core=True)
 def close_twice(pool: Pool) -> None:
-    s = pool(16)
-    s.prefill(1, tokens(6))
+    s = pool(64)
+    s.prefill(417, tokens(6))
     s.prefill(2, tokens(5, 50))
-    s.close(1)
-    a = s.alloc
-    s.refused(AllocatorError, "close", "a second close", a.close, 1)
-    s.refused(AllocatorError, "close", "close of an unknown id", a.close, 99)
-    s.refused(AllocatorError, "close", "commit after close", a.commit, 1, [1])
-    s.refused(AllocatorError, "close", "append after close", a.append, 1, 1)
-    s.refused(AllocatorError, "close", "append of nothing after close", a.append, 1, 0)
-    s.refused(AllocatorError, "close", "table after close", a.table, 1)
-    s.refused(AllocatorError, "close", "length after close", a.length, 1)
+    s.close(417)
+    a, unknown = s.alloc, 928
+    calls: list[tuple[str, Callable[..., object], tuple[object, ...]]] = [
+        ("close", a.close, ()),
+        ("commit", a.commit, ([1],)),
+        ("commit of nothing", a.commit, ([],)),
+        ("append", a.append, (1,)),
+        ("append of nothing", a.append, (0,)),
+        ("table", a.table, ()),
+        ("length", a.length, ()),
+    ]
     if s.caps.truncate:
-        s.refused(AllocatorError, "close", "truncate after close", a.truncate, 1, 0)
+        calls.append(("truncate", a.truncate, (0,)))
     if s.caps.fork:
-        s.refused(AllocatorError, "close", "fork after close", a.fork, 1, 3)
+        calls.append(("fork", a.fork, (3,)))
     if s.caps.window:
-        s.refused(AllocatorError, "close", "release after close", a.release_before, 1, 0)
+        calls.append(("release_before", a.release_before, (0,)))
+    for what, call, rest in calls:
+        for seq, state in ((417, "after close"), (unknown, "of an unknown id")):
+            said = s.refused(AllocatorError, "close", f"{what} {state}", call, seq, *rest)
+            must(str(seq) in said, "close", f"{what} {state} to name sequence {seq}", said)
     s.drain()
 
 
 @case("close/any-state", rule="close", faults=("AH-10", "AH-13"), core=True)
 def close_any_state(pool: Pool) -> None:
     """Opened only; chunk not run; chunk committed; at, below and above block borders."""
-    s = pool(16)
+    s = pool(64)
     for n in (0, 1, 3, 4, 5, 8, 9):
         for committed in sorted({0, n // 2, n}):
             s.open(1, tokens(9, 100 * n + 1000 * committed))
@@ -64,7 +72,7 @@ def close_any_state(pool: Pool) -> None:
             s.commit(1, committed)
             s.close(1)
     s.drain()
-    must(s.stats().free == 16, "close", "16 free blocks after the drain", s.stats())
+    must(s.stats().free == 64, "close", "64 free blocks after the drain", s.stats())
 
 
 @case("close/short-requests", rule="close", faults=("AH-10", "AH-11", "AH-39"), core=True)
@@ -79,16 +87,23 @@ def short_requests(pool: Pool) -> None:
     s.drain()
 
 
-@case("commit/bounds", rule="commit", core=True)
+@case("commit/bounds", rule="commit-before-share", core=True)
 def commit_bounds(pool: Pool) -> None:
-    s = pool(16)
+    s = pool(64)
     s.open(1, tokens(6))
     a = s.alloc
-    s.refused(AllocatorError, "commit", "commit before append", a.commit, 1, [0])
+    s.refused(AllocatorError, "commit-before-share", "commit before append", a.commit, 1, [0])
     s.append({1: tokens(6)})
     s.commit(1, 4)
-    s.refused(AllocatorError, "commit", "commit of more than was appended", a.commit, 1, [4, 5, 6])
-    s.refused(AllocatorError, "commit", "commit of an unknown id", a.commit, 7, [1])
+    s.refused(
+        AllocatorError,
+        "commit-before-share",
+        "commit of more than was appended",
+        a.commit,
+        1,
+        [4, 5, 6],
+    )
+    s.refused(AllocatorError, "commit-before-share", "commit of an unknown id", a.commit, 7, [1])
     s.commit(1, 0)
     s.commit(1)
     s.drain()
@@ -96,7 +111,7 @@ def commit_bounds(pool: Pool) -> None:
 
 @case("close/forked", rule="close", faults=("AH-13", "AH-27"))
 def close_forked(pool: Pool) -> None:
-    s = pool(16)
+    s = pool(64)
     need(s, "fork")
     for order in ((1, 2, 3), (3, 2, 1), (2, 1, 3)):
         s.prefill(1, tokens(6))
@@ -108,10 +123,10 @@ def close_forked(pool: Pool) -> None:
     s.drain()
 
 
-@case("unsupported/refuses", rule="unsupported", core=True)
+@case("unsupported/refuses", rule="declined", core=True)
 def refuses(pool: Pool) -> None:
     for capability in ("fork", "truncate", "resize", "window"):
-        s = pool(16)
+        s = pool(64)
         if not getattr(s.caps, capability):
             refusals_of(s.alloc, capability)
 

@@ -17,7 +17,7 @@ def expect_hit(s: Shadow, seq: int, ids: list[int], most: int, namespace: bytes 
     s.close(seq)
 
 
-@case("prefix/hit", rule="open-hit", faults=("AH-12",))
+@case("prefix/hit", rule="open-hit", faults=("AH-12", "AH-20"))
 def hit(pool: Pool) -> None:
     s = pool(32)
     need_prefix(s)
@@ -42,7 +42,7 @@ def fully_cached(pool: Pool) -> None:
     s.drain()
 
 
-@case("prefix/commit-before-share", rule="commit-before-share", faults=("AH-18",))
+@case("prefix/commit-before-share", rule="commit-before-share", faults=("AH-06", "AH-17", "AH-18"))
 def commit_before_share(pool: Pool) -> None:
     s = pool(32)
     need_prefix(s)

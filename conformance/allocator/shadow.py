@@ -142,7 +142,7 @@ class Shadow:
                 audit_out_of_blocks(self, error, counts, available)
             raise
         must(promise, "can-append", f"True for {counts}", "False, then append_many succeeded")
-        must(set(grants) == set(wants), "append", f"grants for {list(wants)}", list(grants))
+        must(set(grants) == set(wants), "append-atomic", f"grants for {list(wants)}", list(grants))
         for seq, n in counts.items():
             first, table = len(self.sequences[seq].tokens), tuple(self.alloc.table(seq))
             audit_grant(self, first, n, grants[seq], before.tables[seq], table)
@@ -161,7 +161,7 @@ class Shadow:
             for slot, number in zip(grants[seq].slots, tracked.contents[first:], strict=True):
                 must(
                     slot not in writer,
-                    "ownership",
+                    "copy-on-write",
                     "one writer for each slot",
                     f"slot {slot} was granted to sequences {writer.get(slot)} and {seq}",
                 )
@@ -299,19 +299,20 @@ class Shadow:
         what: str,
         call: Callable[..., object],
         *arguments: object,
-    ) -> None:
-        """call(*arguments) must raise `error` and change nothing."""
+    ) -> str:
+        """call(*arguments) must raise `error` and change nothing; returns what it says."""
         before = self._snapshot()
         try:
             call(*arguments)
-        except error:
-            pass
+        except error as raised:
+            message = str(raised)
         except Exception as other:
             raise fail(rule, f"{error.__name__} for {what}", repr(other)) from other
         else:
             raise fail(rule, f"{error.__name__} for {what}", "it was accepted")
         self._unchanged(before, rule, what)
         audit(self, what)
+        return message
 
     def _snapshot(self) -> _Snapshot:
         a, seqs = self.alloc, self.sequences

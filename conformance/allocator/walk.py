@@ -20,6 +20,7 @@ class Walker:
     def __init__(self, shadow: Shadow, seed: int) -> None:
         self.s, self.rng = shadow, random.Random(seed)
         self.prompts: dict[int, list[int]] = {}
+        self.stems = [self.rng.choices((1, 2), k=5 * shadow.block_size) for _ in range(2)]
         self.pins = shadow.cached
 
     def step(self) -> None:
@@ -38,11 +39,14 @@ class Walker:
             s.commit(seq, rng.choice((length - committed, rng.randint(0, length - committed))))
         elif choice < 0.75:
             s.close(seq)
-        elif choice < 0.82 and s.caps.fork and len(seqs) < 8 and kept <= committed:
+        elif (
+            choice < 0.82 and s.caps.fork and len(seqs) < 8 and committed > 0 and kept <= committed
+        ):
             child = min(set(range(20)) - set(seqs))
             whole = rng.random() < 0.5
             s.fork(seq, child, None if whole else rng.randint(kept, committed))
             self.prompts[child] = []
+            self.append(rng.choice(([seq], [child], [seq, child], [child, seq])))
         elif choice < 0.89 and s.caps.truncate:
             s.truncate(seq, rng.randint(kept, length))
             self.prompts[seq] = []
@@ -62,10 +66,11 @@ class Walker:
         return None
 
     def open(self) -> None:
-        """A prompt over two tokens, in one of two namespaces."""
+        """A piece of a stem and a little more, in one of two namespaces."""
         s, rng = self.s, self.rng
         seq = min(set(range(20)) - set(s.sequences))
-        prompt = rng.choices((1, 2), weights=(4, 1), k=rng.randint(0, 5 * s.block_size))
+        stem = rng.choice(self.stems)
+        prompt = stem[: rng.randint(0, len(stem))] + rng.choices((1, 2), k=rng.randint(0, 2))
         try:
             hit = s.open(
                 seq, prompt, namespace=rng.choice((b"", b"", b"n")), priority=rng.randint(0, 2)
@@ -84,6 +89,7 @@ class Walker:
         try:
             self.s.append(wants)
         except OutOfBlocks:
+            self.s.close(rng.choice(seqs))
             return
         for seq, given in wants.items():
             del self.prompts[seq][: len(given)]
@@ -103,14 +109,16 @@ class Walker:
         s, a = self.s, self.s.alloc
         over = a.length(seq) - s.sequences[seq].committed + 1
         s.refused(AllocatorError, "close", "close of an unknown id", a.close, 99)
-        s.refused(AllocatorError, "commit", "too large a commit", a.commit, seq, [1] * over)
+        s.refused(
+            AllocatorError, "commit-before-share", "too large a commit", a.commit, seq, [1] * over
+        )
         s.refused(OutOfBlocks, "out-of-blocks", "a huge append", a.append, seq, 10**6)
 
 
 def _walk(seed: int, num_blocks: int, block_size: int) -> Case:
     name = f"walk/blocks-{num_blocks}x{block_size}-seed-{seed}"
 
-    @case(name, rule="ownership", faults=_FAULTS, core=True)
+    @case(name, rule="stats-identity", faults=_FAULTS, core=True)
     def walk(pool: Pool) -> None:
         _run(pool(num_blocks, block_size), seed)
 

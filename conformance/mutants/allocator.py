@@ -299,7 +299,7 @@ class _LiveCountsHolders(_Blind):
         return replace(stats, live=live, free=stats.total - live - stats.reclaimable)
 
 
-@_plant("commit-unchecked", "more can be committed than was appended", "AH-30")
+@_plant("commit-unchecked", "more can be committed than was appended")
 class _CommitUnchecked(_Blind):
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         state = self._state(seq)

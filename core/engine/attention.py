@@ -3,7 +3,8 @@ per op and step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from time import perf_counter
 
 import torch
@@ -50,18 +51,20 @@ class PagedLayers:
         self._slots: Tensor | None = None
         self._called: set[int] = set()
 
-    def begin(self, batch: AttentionBatch) -> None:
-        """Plan a step. Raises InvalidBatch."""
+    @contextmanager
+    def step(self, batch: AttentionBatch) -> Iterator[None]:
+        """Plan a step; within it the model may call. Raises InvalidBatch, and EngineError when the
+        model left a layer out, whose cache then lacks the step's tokens."""
         start = perf_counter()
         self._plans = {spec: op.plan(batch) for spec, op in self.ops.items()}
         self._slots = batch.slot_mapping
-        self._called.clear()
+        self._called = set()
         self.stats.plan_s += perf_counter() - start
-
-    def end(self) -> None:
-        """EngineError when the model left a layer out: its cache lacks this step's tokens."""
+        try:
+            yield
+        finally:
+            self._plans, self._slots = {}, None
         missing = [i for i in range(len(self.specs)) if i not in self._called]
-        self._plans, self._slots = {}, None
         if missing:
             raise EngineError(f"the model did not call attention for layers {missing}")
 

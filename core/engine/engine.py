@@ -160,14 +160,12 @@ class Engine:
             num_blocks=self.limits.num_blocks,
             device=self.model.device,
         )
-        self.layers.begin(inputs.batch)
         copy_blocks(self.layers.caches, self.layers.caches, schedule.copies)
-        start, inside = perf_counter(), counters.write_s + counters.run_s
-        with torch.inference_mode():
+        with self.layers.step(inputs.batch), torch.inference_mode():
+            start, inside = perf_counter(), counters.write_s + counters.run_s
             logits = self.model.forward(
                 inputs.input_ids, inputs.positions, self.layers, inputs.logits_rows
             )
-        self.layers.end()
         done = perf_counter()
         counters.model_s += done - start - (counters.write_s + counters.run_s - inside)
         requests = inputs.sampled

@@ -94,6 +94,8 @@ class Scheduler:
             end = request.computed + item.count
             self.allocator.commit(request.id, request.tokens[request.computed : end])
             request.computed = end
+            if item.count > 1:  # a prompt that waits may share what is found from now on
+                self._too_few = None
 
     def _continue_running(self) -> tuple[dict[Request, int], bool]:
         """Tokens for the running requests, decodes first, and whether one was preempted."""

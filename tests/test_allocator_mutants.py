@@ -1,0 +1,80 @@
+"""The allocator suite finds every planted bug, by the case that is there for it."""
+
+from pathlib import Path
+
+import pytest
+
+from pagedattn.backends.allocators import PagedAllocator
+from pagedattn.conformance.allocator import ALLOCATOR_CASES
+from pagedattn.conformance.case import CaseFailure, Kind
+from pagedattn.conformance.mutants.allocator import ALLOCATOR_MUTANTS
+
+CASES = {case.id.removeprefix("allocator/"): case for case in ALLOCATOR_CASES}
+
+KILLED_BY = {
+    "hash-only": "prefix/planted-collisions",
+    "parent-ignored": "prefix/parent",
+    "namespace-ignored": "prefix/namespace",
+    "random-seed": "events/stable-keys",
+    "whole-prompt-hit": "prefix/fully-cached",
+    "publish-before-commit": "prefix/commit-before-share",
+    "partial-block-published": "prefix/commit-before-share",
+    "one-copy-indexed": "prefix/two-copies",
+    "fork-without-count": "fork/counts",
+    "double-free": "close/any-state",
+    "leak-last-block": "close/short-requests",
+    "second-close-ignored": "close/twice",
+    "hit-stays-evictable": "eviction/never-live",
+    "no-copy-on-write": "fork/one-copy-per-child",
+    "copy-one-short": "fork/one-copy-per-child",
+    "every-holder-copies": "can-append/copies",
+    "truncate-keeps-key": "truncate/published",
+    "window-offset": "window/release",
+    "append-not-atomic": "append/atomic",
+    "evict-then-fail": "eviction/failed-append",
+    "can-append-alone": "can-append/joint",
+    "reclaimable-twice": "eviction/failed-append",
+    "live-counts-holders": "prefix/hit",
+    "commit-unchecked": "commit/bounds",
+    "head-first": "eviction/deepest-first",
+    "touch-keeps-age": "eviction/touch",
+    "last-priority": "eviction/priority",
+    "evicted-stays-indexed": "prefix/stale-entry",
+    "pin-forgotten": "pin/survives",
+    "silent-removal": "events/replay",
+    "resize-drops-live": "resize/grow-shrink",
+    "reset-keeps-prefixes": "reset/forgets",
+}
+
+
+@pytest.mark.parametrize("case", ALLOCATOR_CASES, ids=lambda case: case.id)
+def test_paged_passes(case):
+    assert case.run(PagedAllocator) is None
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_MUTANTS)
+def test_mutant_is_killed(name):
+    case = CASES[KILLED_BY[name]]
+    with pytest.raises(CaseFailure, match=r": expected .*, but: "):
+        case.run(ALLOCATOR_MUTANTS[name].make)
+
+
+@pytest.mark.parametrize("name", ALLOCATOR_MUTANTS)
+def test_killer_covers_a_fault_of_the_mutant(name):
+    faults = ALLOCATOR_MUTANTS[name].faults
+    case = CASES[KILLED_BY[name]]
+    assert not faults or set(faults) & set(case.faults)
+
+
+def test_names_are_unique_and_consistent():
+    assert len(CASES) == len(ALLOCATOR_CASES)
+    assert all(case.id.startswith("allocator/") for case in ALLOCATOR_CASES)
+    assert {case.kind for case in ALLOCATOR_CASES} == {Kind.ALLOCATOR}
+    assert set(KILLED_BY) == set(ALLOCATOR_MUTANTS)
+    assert all(name == mutant.name for name, mutant in ALLOCATOR_MUTANTS.items())
+
+
+def test_rules_are_headings_of_the_specification():
+    text = (Path(__file__).parents[1] / "docs" / "SPEC.md").read_text(encoding="utf-8")
+    headings = {line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")}
+    assert {case.rule for case in ALLOCATOR_CASES} <= headings
