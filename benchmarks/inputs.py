@@ -20,7 +20,7 @@ from pagedattn.write import amax_scale, qmax, quantise, write_kv
 
 __all__ = ["Inputs", "make_inputs"]
 
-MAX_REPLICAS = 256
+MAX_REPLICAS = 1024
 PATTERN_BLOCKS = 1021  # prime: two blocks of one request rarely hold the same values
 
 
@@ -53,6 +53,20 @@ class Inputs:
         for batch in self.batches:
             assert batch.slot_mapping is not None
             write_kv(self.workload.spec, self.k, self.v, self.cache, batch.slot_mapping)
+
+    def poison_unowned(self) -> None:
+        """NaN (the largest code of int8) in every slot past the end of a request."""
+        size = self.workload.spec.block_size
+        for batch in self.batches:
+            for table, keys in zip(batch.block_table, self.workload.seq_lens, strict=True):
+                if tail := keys % size:
+                    block = int(table[keys // size])
+                    for pool in (self.cache.k, self.cache.v):
+                        slots = pool[block, tail:]
+                        if pool.dtype.itemsize == 1:
+                            slots.view(torch.uint8).fill_(0x7F)
+                        else:
+                            slots.fill_(torch.nan)
 
     def empty_out(self) -> tuple[Tensor, Tensor | None]:
         """out [T, Hq, Dv] and lse [T, Hq] (None unless the spec returns it), full of NaN."""

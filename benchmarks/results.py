@@ -118,6 +118,10 @@ class Group:
         """flop_rate over the machine's matrix peak, sample by sample."""
         return _fraction(self.matmul, row, self.flops)
 
+    def limit_fraction(self, row: Row) -> Estimate | None:
+        """Of the limit that matters: reading for decode, arithmetic for prefill and mixed."""
+        return self.read_fraction(row) if self.phase == "decode" else self.peak_fraction(row)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from pagedattn.benchmarks.stats import MIN_SAMPLES
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 Progress = Callable[[str, int, int], None]
-"""(what, rounds done, rounds wanted)"""
+"""Called with (what, steps done, steps in all)."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Settings:
 
     samples: int = 30
     min_time: float = 0.01
-    max_time: float = 10.0
+    max_time: float = 5.0
     warmup: int = 2
 
     def __post_init__(self) -> None:
@@ -96,7 +97,8 @@ class CudaClock(HostClock):
     def seconds(self, call: Callable[[Any], object], arguments: Sequence[Any]) -> float:
         import torch
 
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         start.record()
         for argument in arguments:
@@ -120,9 +122,11 @@ def interleave(
     settings: Settings,
     clock: Clock,
     *,
-    progress: Progress = lambda what, done, total: None,
-) -> Mapping[str, list[float]]:
-    """Seconds per call of every task, one sample per round; the lists are aligned by round."""
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> dict[str, list[float]]:
+    """Seconds per call of every task, one sample per round; the lists are aligned by round.
+
+    progress   called with (rounds done, rounds wanted)"""
     position = dict.fromkeys((task.name for task in tasks), 0)
 
     def sample(task: Task, calls: int) -> float:
@@ -134,7 +138,7 @@ def interleave(
     calls: dict[str, int] = {}
     for task in tasks:
         sample(task, settings.warmup)
-        calls[task.name] = _calls_for(settings.min_time, lambda n, task=task: sample(task, n))
+        calls[task.name] = _calls_for(settings.min_time, partial(sample, task))
     samples: dict[str, list[float]] = {task.name: [] for task in tasks}
     deadline = clock.now() + settings.max_time
     collecting = gc.isenabled()
@@ -146,7 +150,7 @@ def interleave(
             turn = done % len(tasks) if tasks else 0
             for task in (*tasks[turn:], *tasks[:turn]):
                 samples[task.name].append(sample(task, calls[task.name]))
-            progress(" ".join(calls), done + 1, settings.samples)
+            progress(done + 1, settings.samples)
     finally:
         if collecting:
             gc.enable()

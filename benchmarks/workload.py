@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pagedattn.spec import AttentionSpec, KVQuant, Mask
 
-__all__ = ["Phase", "Placement", "Workload", "decode", "mixed", "offered", "prefill", "short"]
+__all__ = [
+    "Phase",
+    "Placement",
+    "Workload",
+    "decode",
+    "mixed",
+    "offered",
+    "prefill",
+    "short",
+    "short_twin",
+]
 
 
 class Phase(enum.StrEnum):
@@ -155,6 +165,28 @@ def mixed(spec: AttentionSpec, *, batch: int, context: int, query_len: int) -> W
     each: a step of continuous batching."""
     name = f"mixed b{batch}+1x{short(query_len)} ctx{short(context)}"
     return _named(spec, name, [1] * batch + [query_len], [context] * (batch + 1))
+
+
+def short_twin(workload: Workload) -> Workload:
+    """A step of the same spec whose lengths lie around the block boundaries, and around the left
+    window's end: here one key too many or too few changes the answer visibly, which among thousands
+    of keys it does not."""
+    size, left = workload.spec.block_size, workload.spec.window[0]
+    seq_lens = [1, size, size + 1, 2 * size + size // 2 + 1, 3 * size - 1 or 1]
+    if left is not None:
+        seq_lens += [left + 1, left + 2, left + size + 1]
+    decoding = workload.phase is Phase.DECODE
+    longest = workload.spec.max_query_len or max(workload.query_lens)
+    query_lens = [
+        1 if decoding or i % 3 == 2 else min(keys, longest, size + 3)
+        for i, keys in enumerate(seq_lens)
+    ]
+    return replace(
+        workload,
+        name=f"{workload.name} (short twin)",
+        query_lens=tuple(query_lens),
+        seq_lens=tuple(seq_lens),
+    )
 
 
 def short(n: int) -> str:

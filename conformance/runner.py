@@ -116,7 +116,10 @@ class Verdict:
             word = "CONFORMS IN PART"
         else:
             word = "CONFORMS"
-        parts = [f"{counts[o.value]} {o.value}" for o in (Outcome.PASSED, Outcome.DECLINED, Outcome.FAILED)]
+        parts = [
+            f"{counts[o.value]} {o.value}"
+            for o in (Outcome.PASSED, Outcome.DECLINED, Outcome.FAILED)
+        ]
         parts += [
             f"{counts[o.value]} {o.value}"
             for o in (Outcome.KNOWN_FAILURE, Outcome.NOT_RUN)

@@ -9,7 +9,7 @@ import torch
 from pagedattn.conformance.attention.build import attention_case, edges
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.judge import Measures, judge
-from pagedattn.conformance.attention.place import Placing
+from pagedattn.conformance.attention.placing import Placing
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import Case
 
@@ -28,9 +28,7 @@ def lengths(phase: str, block_size: int) -> tuple[list[int], list[int]]:
     return [1, 6, 0, 1, bs], [2 * bs, bs + 3 if bs > 3 else 6, 0, 1, 2 * bs + 1]
 
 
-def _phase(
-    phase: str, wanted: dict[str, object], subject: AttentionSubject, seed: int
-) -> Measures:
+def _phase(phase: str, wanted: dict[str, object], subject: AttentionSubject, seed: int) -> Measures:
     rows = 1 if phase == "decode" else 2
     spec = subject.spec(wanted, rows=rows)
     query_lens, seq_lens = lengths(phase, spec.block_size)
@@ -49,7 +47,9 @@ def _one_length(keys: int, rows: int, subject: AttentionSubject, seed: int) -> M
 
 def _alone(subject: AttentionSubject, seed: int) -> Measures:
     spec = subject.spec()
-    return judge(subject, Content.random(spec, [1], [spec.block_size + 2], seed), Placing(seed=seed))
+    return judge(
+        subject, Content.random(spec, [1], [spec.block_size + 2], seed), Placing(seed=seed)
+    )
 
 
 def _many(subject: AttentionSubject, seed: int) -> Measures:

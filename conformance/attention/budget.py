@@ -16,7 +16,6 @@ Head-room is allowed / measured: below 1 the case fails; the report prints the s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,13 +69,16 @@ def budget(content: Content, true: Answer) -> Budget:
 
 def dtype_label(spec: AttentionSpec) -> str:
     """Under which head-room is reported: the cache's dtype when it is 8-bit, else that of q."""
-    return str(spec.dtype if spec.kv_quant is KVQuant.NONE else spec.kv_dtype).removeprefix("torch.")
+    return str(spec.dtype if spec.kv_quant is KVQuant.NONE else spec.kv_dtype).removeprefix(
+        "torch."
+    )
 
 
 def _largest(x: Tensor) -> float:
+    """The largest finite magnitude: where the plain computation overflows it allows nothing."""
+    x = x[x.isfinite()]
     return float(x.abs().max()) if x.numel() else 0.0
 
 
 def _largest_finite(tensors: Sequence[Tensor]) -> float:
-    found = [_largest(x[x.isfinite()]) for x in tensors]
-    return max((v for v in found if math.isfinite(v)), default=0.0)
+    return max((_largest(x) for x in tensors), default=0.0)

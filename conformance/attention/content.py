@@ -61,7 +61,9 @@ class Content:
         def normal(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=random, dtype=torch.float32)
 
-        q = tuple((normal(n, spec.num_heads, spec.head_dim) * spread).to(spec.dtype) for n in query_lens)
+        q = tuple(
+            (normal(n, spec.num_heads, spec.head_dim) * spread).to(spec.dtype) for n in query_lens
+        )
         k = [normal(n, spec.num_kv_heads, spec.head_dim) for n in seq_lens]
         v = [normal(n, spec.num_kv_heads, spec.head_dim_v) for n in seq_lens]
         trees = None
@@ -151,9 +153,7 @@ def _store(
         return tuple(x.to(dtype) for x in real), None
     if spec.kv_quant is KVQuant.PER_TOKEN_HEAD:
         scales = tuple(quant.token_scales(x, dtype) for x in real)
-        codes = [
-            quant.encode(x, s[..., None], dtype) for x, s in zip(real, scales, strict=True)
-        ]
+        codes = [quant.encode(x, s[..., None], dtype) for x, s in zip(real, scales, strict=True)]
         return tuple(c.view(dtype) for c in codes), scales
     # Four standard deviations fill the format's range; every head has a scale of its own.
     scale = torch.tensor(base * 127 / quant.largest(dtype))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 
 from pagedattn.conformance.attention.content import Content
@@ -14,7 +13,10 @@ from pagedattn.conformance.attention.oracle import RULES, Rules, truth
 __all__ = ["guess"]
 
 MISREADINGS: tuple[tuple[str, Rules], ...] = (
-    ("top-left causal alignment (the last row must see all keys)", replace(RULES, bottom_right=False)),
+    (
+        "top-left causal alignment (the last row must see all keys)",
+        replace(RULES, bottom_right=False),
+    ),
     ("no causal mask", replace(RULES, causal=False)),
     ("the window is ignored", replace(RULES, use_window=False)),
     ("the left window is one key too wide", replace(RULES, left_shift=1)),
@@ -23,17 +25,26 @@ MISREADINGS: tuple[tuple[str, Rules], ...] = (
     ("the right window is one key too narrow", replace(RULES, right_shift=-1)),
     ("the row's own key is missing", replace(RULES, own_key=False)),
     ("softcap is ignored", replace(RULES, use_softcap=False)),
-    ("softcap is applied after the mask, so masked keys keep weight", replace(RULES, cap_masked=True)),
+    (
+        "softcap is applied after the mask, so masked keys keep weight",
+        replace(RULES, cap_masked=True),
+    ),
     ("ALiBi is ignored", replace(RULES, use_alibi=False)),
     ("the ALiBi bias has the wrong sign", replace(RULES, alibi_sign=-1)),
-    ("the ALiBi bias counts from key 0 (its origin is the row)", replace(RULES, alibi_from_row=False)),
+    (
+        "the ALiBi bias counts from key 0 (its origin is the row)",
+        replace(RULES, alibi_from_row=False),
+    ),
     ("sinks are ignored", replace(RULES, sinks=0)),
     ("sinks enter the denominator twice", replace(RULES, sinks=2)),
     ("the LSE leaves the sinks out", replace(RULES, lse_sinks=False)),
     ("the LSE is in base 2, off by a factor log2(e)", replace(RULES, lse_base=2.0)),
     ("scale is ignored", replace(RULES, use_scale=False)),
     ("only the first 64 dims are used", replace(RULES, dims=64)),
-    ("query head h reads kv head h % Hkv (it is h // group)", replace(RULES, interleaved_heads=True)),
+    (
+        "query head h reads kv head h % Hkv (it is h // group)",
+        replace(RULES, interleaved_heads=True),
+    ),
     ("the tree mask is ignored (plain causal)", replace(RULES, use_tree=False)),
     ("k_scale and v_scale are ignored", replace(RULES, kv_scales=False)),
 )
@@ -69,5 +80,3 @@ def _close(a: Tensor, b: Tensor, rough: float) -> bool:
     a, b = a.double(), b.double()
     both_infinite = (a == b) & a.isinf()
     return bool((both_infinite | ((a - b).abs() <= rough)).all()) if a.numel() else True
-
-

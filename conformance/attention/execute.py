@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from pagedattn.attention import AttentionOp, Plan
-from pagedattn.conformance.attention.place import Guard, Step
+from pagedattn.conformance.attention.place import Step
+from pagedattn.conformance.attention.placing import Guard
 from pagedattn.conformance.case import CaseFailure
 
-__all__ = ["Produced", "check_guards", "execute", "same_bits", "snapshot"]
+__all__ = ["Produced", "check_guards", "equal_bytes", "execute", "same_bits", "snapshot"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,13 +40,13 @@ def execute(op: AttentionOp, step: Step, plan: Plan | None = None) -> Produced:
     if step.out.device.type == "cuda":
         torch.cuda.synchronize(step.out.device)
     check_guards(step.guards, before)
-    sizes = step.content.query_lens
-    tokens = sum(sizes)
-    out = step.out[:tokens].cpu().split(sizes) if sizes else ()
-    lse = None
-    if step.lse is not None:
-        lse = list(step.lse[:tokens].cpu().split(sizes)) if sizes else []
-    return Produced(list(out), lse)
+    lse = None if step.lse is None else _per_request(step.lse, step.content.query_lens)
+    return Produced(_per_request(step.out, step.content.query_lens), lse)
+
+
+def _per_request(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """The live rows on the CPU, cut by request."""
+    return list(torch.split(x[: sum(sizes)].cpu(), sizes)) if sizes else []
 
 
 def snapshot(guards: list[Guard]) -> list[Tensor]:
@@ -83,6 +84,11 @@ def same_bits(one: Produced, two: Produced, what: str) -> None:
                     f"[row, head, dim] {list(index)}: {a[index].item()} and {b[index].item()} "
                     f"({int(differ.sum())} bytes differ)"
                 )
+
+
+def equal_bytes(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape hold the same bits (NaN equals itself)."""
+    return torch.equal(_bytes(a), _bytes(b))
 
 
 def _bytes(x: Tensor) -> Tensor:

@@ -11,14 +11,16 @@ from torch import Tensor
 from pagedattn.conformance.attention.budget import budget, dtype_label
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.diagnose import guess
-from pagedattn.conformance.attention.execute import Produced, execute
+from pagedattn.conformance.attention.execute import Produced, equal_bytes, execute, snapshot
 from pagedattn.conformance.attention.oracle import Rules, truth, visible
-from pagedattn.conformance.attention.place import Placing, place
+from pagedattn.conformance.attention.place import place
+from pagedattn.conformance.attention.placing import Placing
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import CaseFailure
+from pagedattn.errors import InvalidTensor
 from pagedattn.spec import AttentionSpec
 
-__all__ = ["Measures", "compare", "joined", "judge", "needs", "produce"]
+__all__ = ["Measures", "compare", "joined", "judge", "judge_memory", "needs", "produce"]
 
 Measures = dict[str, Any]
 
@@ -31,11 +33,27 @@ def produce(
     return execute(subject.open(step.spec, step.limits), step)
 
 
-def judge(
-    subject: AttentionSubject, content: Content, placing: Placing | None = None
-) -> Measures:
+def judge(subject: AttentionSubject, content: Content, placing: Placing | None = None) -> Measures:
     """produce() and compare() with the truth."""
     return compare(content, produce(subject, content, placing))
+
+
+def judge_memory(
+    subject: AttentionSubject, content: Content, placing: Placing
+) -> tuple[Measures, Produced | None]:
+    """judge() of unusual strides: right, or refused loudly (InvalidTensor naming the tensor, and
+    nothing written; the result is then None and the reason is among the measures)."""
+    step = place(content, subject.device, placing)
+    op = subject.open(step.spec, step.limits)
+    before = [*snapshot(step.guards), step.out.clone()]
+    try:
+        produced = execute(op, step)
+    except InvalidTensor as error:
+        for guard, old in zip([*(g.base for g in step.guards), step.out], before, strict=True):
+            if not equal_bytes(guard, old):
+                raise CaseFailure(f"refused after something was written: {error}") from error
+        return {"dtype": dtype_label(step.spec), "refused": str(error)}, None
+    return compare(content, produced), produced
 
 
 def needs(content: Content, rules: Rules) -> None:

@@ -11,9 +11,10 @@ import torch
 from pagedattn.conformance.attention.basics import lengths
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
-from pagedattn.conformance.attention.execute import same_bits
+from pagedattn.conformance.attention.execute import execute, same_bits
 from pagedattn.conformance.attention.judge import Measures, compare, judge, produce
-from pagedattn.conformance.attention.place import Placing, Poison
+from pagedattn.conformance.attention.place import place
+from pagedattn.conformance.attention.placing import Order, Placing, Poison
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import Case
 from pagedattn.spec import Mask
@@ -46,7 +47,7 @@ def _filler(
     """Entries that no row can see hold `filler`: INT_MAX, -1, or a block of somebody else."""
     spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
-    placing = Placing(seed=seed, filler=filler, extra_columns=3)
+    placing = Placing(seed=seed, filler=filler, extra_columns=3, order=Order.DESCENDING)
     result = produce(subject, content, placing)
     exact = produce(subject, content, dataclasses.replace(placing, extra_columns=0))
     same_bits(exact, result, f"table columns beyond the sequence (filled with {filler})")
@@ -58,7 +59,9 @@ def _extra_block(subject: AttentionSubject, seed: int) -> Measures:
     spec = subject.spec()
     bs = spec.block_size
     content = Content.random(spec, [1, 1, 1], [bs, 2 * bs, 3 * bs], seed)
-    return judge(subject, content, Placing(seed=seed, filler=0, poison=Poison.HUGE))
+    return judge(
+        subject, content, Placing(seed=seed, filler=0, order=Order.DESCENDING, poison=Poison.HUGE)
+    )
 
 
 def _no_columns(subject: AttentionSubject, seed: int) -> Measures:
@@ -94,9 +97,6 @@ def _repeated_block(subject: AttentionSubject, seed: int) -> Measures:
     twice = torch.cat((one.k[0][:bs], one.k[0][:bs]))
     twice_v = torch.cat((one.v[0][:bs], one.v[0][:bs]))
     content = dataclasses.replace(one, k=(twice, one.k[1]), v=(twice_v, one.v[1]))
-    from pagedattn.conformance.attention.execute import execute
-    from pagedattn.conformance.attention.place import place
-
     step = place(content, subject.device, Placing(seed=seed))
     step.batch.block_table[0, 1] = step.batch.block_table[0, 0]
     return compare(content, execute(subject.open(spec, step.limits), step))
@@ -106,7 +106,7 @@ def _zero_filler(subject: AttentionSubject, seed: int) -> Measures:
     """A padded batch: two live requests, two dead ones, all filler is block 0, which is poison."""
     spec = subject.spec()
     content = Content.random(spec, [1, 1, 0, 0], [spec.block_size + 1, 5, 0, 0], seed)
-    return judge(subject, content, Placing(seed=seed, filler=0))
+    return judge(subject, content, Placing(seed=seed, filler=0, order=Order.DESCENDING))
 
 
 def _cases() -> list[Case]:
@@ -143,8 +143,15 @@ def _cases() -> list[Case]:
             core=True,
         )
     )
-    cases.append(attention_case("poison/short-full", "unowned-slots", _short_full, faults=("KH-03",)))
-    for filler, name in ((-1, "minus-one"), (2**31 - 1, "int-max"), (0, "block-0"), (-(2**31), "int-min")):
+    cases.append(
+        attention_case("poison/short-full", "unowned-slots", _short_full, faults=("KH-03",))
+    )
+    for filler, name in (
+        (-1, "minus-one"),
+        (2**31 - 1, "int-max"),
+        (0, "block-0"),
+        (-(2**31), "int-min"),
+    ):
         for phase in ("decode", "mixed"):
             cases.append(
                 attention_case(

@@ -150,9 +150,7 @@ def _request(
     return out.transpose(0, 1), lse.transpose(0, 1), largest
 
 
-def _softmax_v(
-    content: Content, score: Tensor, v: Tensor, rules: Rules
-) -> tuple[Tensor, Tensor]:
+def _softmax_v(content: Content, score: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
     """out [Hq, Tq, Dv] and lse [Hq, Tq] from score [Hq, Tq, n]; an empty row is 0 and -inf."""
     heads, rows, _ = score.shape
     extra = score.new_empty(heads, rows, 0)
@@ -166,7 +164,11 @@ def _softmax_v(
     weight = torch.softmax(logits, dim=-1).masked_fill(empty[..., None], 0.0)
     out = weight[..., : score.shape[-1]] @ v
     of_lse = logits if rules.lse_sinks else score
-    lse = torch.logsumexp(of_lse, dim=-1) if of_lse.shape[-1] else of_lse.new_full((heads, rows), float("-inf"))
+    lse = (
+        torch.logsumexp(of_lse, dim=-1)
+        if of_lse.shape[-1]
+        else of_lse.new_full((heads, rows), float("-inf"))
+    )
     if rules.lse_base != torch.e:
         lse = lse / torch.log(torch.tensor(rules.lse_base, dtype=lse.dtype))
     return out, lse

@@ -71,9 +71,8 @@ class Scheduler:
         """Choose the step's work and append its slots. Raises EngineError when nothing can run
         although requests are pending."""
         copies: list[CopyOp] = []
-        wants, preempted = self._continue_running()
-        if not preempted:  # else the newcomers would take what was just given up
-            self._admit_waiting(wants, copies)
+        wants = self._continue_running()
+        self._admit_waiting(wants, copies)
         if not wants:
             if self.pending:
                 raise self._stalled()
@@ -97,10 +96,11 @@ class Scheduler:
             if item.count > 1:  # a prompt that waits may share what is found from now on
                 self._too_few = None
 
-    def _continue_running(self) -> tuple[dict[Request, int], bool]:
-        """Tokens for the running requests, decodes first, and whether one was preempted."""
+    def _continue_running(self) -> dict[Request, int]:
+        """Tokens for the running requests. Decodes come first: no prompt, not even that of an older
+        request that is computed again, keeps them waiting."""
         wants: dict[Request, int] = {}
-        before, budget = self.preemptions, self.max_batch_tokens
+        budget = self.max_batch_tokens
         for request in sorted(self.running, key=lambda r: (r.remaining > 1, r.id)):
             if request.state is not State.RUNNING:
                 continue  # preempted for an older one just now
@@ -116,7 +116,7 @@ class Scheduler:
             else:
                 wants[request] = count
                 budget -= count
-        return wants, self.preemptions > before
+        return wants
 
     def _fits(self, wants: dict[Request, int], request: Request, count: int) -> bool:
         asked = {r.id: n for r, n in wants.items()}

@@ -35,8 +35,11 @@ class TransformersRunner(ModelRunner):
         if getattr(model.config, "is_encoder_decoder", False):
             raise refuse("is_encoder_decoder", True, "decoder-only models")
         if getattr(model, "_is_stateful", False):
-            raise refuse("state", type(model).__name__, "models whose only state is keys and values")
-        self.model, self.tokenizer = model, tokenizer
+            raise refuse(
+                "state", type(model).__name__, "models whose only state is keys and values"
+            )
+        self.model = model
+        self.tokenizer: Any = tokenizer  # what its calls return depends on their arguments
         self.device = model.device
         self.vocab_size = config.vocab_size
         self.eos_token_ids = _eos(model)

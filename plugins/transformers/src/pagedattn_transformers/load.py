@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
+from transformers.utils import logging as hf_logging
 
 from pagedattn.errors import NotReady, UnknownName
 from pagedattn_transformers.runner import TransformersRunner
@@ -54,9 +55,10 @@ def load_model(
     folder, gguf = _locate(model)
     weights: dict[str, Any] = {"local_files_only": True}
     if gguf is not None:
+        _must_be_installed(gguf, "gguf", "accelerate")
         weights["gguf_file"] = gguf
     with _quiet():
-        loaded = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             folder, dtype=torch.float32 if dtype is None else dtype, **weights
         )
         if tokenizer is None and (gguf is not None or _has_tokenizer(folder)):
@@ -98,6 +100,12 @@ def _has_tokenizer(folder: str) -> bool:
     )
 
 
+def _must_be_installed(gguf: str, *modules: str) -> None:
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    if absent:
+        raise NotReady("model", gguf, "unavailable", f"pip install {' '.join(absent)}")
+
+
 def _must_match(name: str, asked: object, own: object) -> None:
     if asked is not None and asked != own:
         raise ValueError(
@@ -108,12 +116,14 @@ def _must_match(name: str, asked: object, own: object) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Loading without transformers' own bars and advice; its settings are restored after."""
+    """Loading without transformers' own bars and advice; its settings are restored after. Some bars
+    heed no setting, so what is written to stderr meanwhile is dropped; errors are raised."""
+    logging: Any = hf_logging  # parts of it carry no annotations
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

@@ -19,9 +19,34 @@ __all__ = ["CausalMask", "describe_mask", "refuse"]
 
 @dataclass(frozen=True)
 class CausalMask:
-    """Stands for a mask: key j is kept iff p - window_left <= j <= p (None: unbounded)."""
+    """Stands for a mask: key j is kept iff p - window_left <= j <= p (None: unbounded).
+
+    It is no tensor: a model that adds, cuts or looks into its mask does attention of its own and
+    is refused at that place."""
 
     window_left: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # what Python itself looks for
+            raise AttributeError(name)
+        raise self._touched(f".{name}")
+
+    def __getitem__(self, key: object) -> Any:
+        raise self._touched("[...]")
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: object, args: object = (), kwargs: object = None
+    ) -> Any:
+        raise cls._touched(f" in {func.__name__}")
+
+    @staticmethod
+    def _touched(how: str) -> Unsupported:
+        return refuse(
+            "mask",
+            f"a model that computes with its mask (mask{how})",
+            "models that hand it on to the attention function",
+        )
 
 
 def refuse(code: str, requested: object, supported: str, hint: str = "") -> Unsupported:

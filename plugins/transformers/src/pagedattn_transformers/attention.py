@@ -1,7 +1,7 @@
 """The attention function that transformers calls, and who answers while a step runs.
 
-    Probe  notes what each layer asks for and answers with zeros
-    Step   checks that a layer asks for what it asked for then, and calls the engine's attention
+Probe  notes what each layer asks for and answers with zeros
+Step   checks that a layer asks for what it asked for then, and calls the engine's attention
 """
 
 from __future__ import annotations

@@ -1,0 +1,253 @@
+"""write(): the step's keys and values land in their slots, quantised as the spec says, and nothing
+else changes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pagedattn.conformance.attention import quant
+from pagedattn.conformance.attention.build import attention_case
+from pagedattn.conformance.attention.execute import check_guards
+from pagedattn.conformance.attention.placing import Guard, Placing, Poison, Storage
+from pagedattn.conformance.attention.pools import as_bytes, make_cache
+from pagedattn.conformance.attention.subject import AttentionSubject
+from pagedattn.conformance.case import Case, CaseFailure
+from pagedattn.errors import InvalidTensor
+from pagedattn.spec import AttentionSpec, KVQuant, Layout, Limits
+
+__all__ = ["CASES", "QUANTISED"]
+
+BLOCKS = 5
+SCALES = (0.0109, 0.034)
+
+QUANTISED = tuple(
+    (f"{name}/{quantum.value.replace('_', '-')}", {"kv_dtype": dtype, "kv_quant": quantum})
+    for name, dtype in (
+        ("int8", torch.int8),
+        ("fp8-e4m3", torch.float8_e4m3fn),
+        ("fp8-e5m2", torch.float8_e5m2),
+    )
+    for quantum in (KVQuant.PER_TENSOR, KVQuant.PER_HEAD, KVQuant.PER_TOKEN_HEAD)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a write looks like.
+
+    slots      block-relative: "scattered" over the pool, "skips" with negative ones, or "none"
+    padding    rows of k and v beyond slot_mapping, NaN
+    fused      k and v are slices of one [T, Hq + 2 Hkv, D] tensor
+    spread     of the values: large ones saturate an 8-bit cache
+    """
+
+    slots: str = "scattered"
+    padding: int = 0
+    fused: bool = False
+    storage: Storage = Storage.PLAIN
+    spread: float = 1.0
+
+
+def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> None:
+    spec = subject.spec(wanted)
+    guards: list[Guard] = []
+    op = subject.open(spec, Limits(8, 16, BLOCKS * spec.block_size, BLOCKS))
+    placing = Placing(seed=seed, poison=Poison.MIXED, storage=shape.storage)
+    cache = make_cache(spec, BLOCKS, subject.device, placing, guards)
+    _give_scales(spec, cache.k_scale, cache.v_scale)
+    random = torch.Generator().manual_seed(seed)
+    slots = _slots(shape.slots, spec.block_size, random)
+    k, v = _rows(spec, len(slots) + shape.padding, shape, random)
+    k[len(slots) :] = float("nan")
+    k[[i for i, s in enumerate(slots) if s < 0]] = float("nan")
+    if v is not None:
+        v[len(slots) :] = float("nan")
+        v[[i for i, s in enumerate(slots) if s < 0]] = float("nan")
+    pools = [("k", k, cache.k, cache.k_scale)]
+    if v is not None:
+        pools.append(("v", v, cache.v, cache.v_scale))
+    before = [guard.base.clone() for guard in guards]
+    sources = [x.clone() for _, x, _, _ in pools]
+    device_k, device_v = _to_device(k, v, shape, subject.device)
+    mapping = torch.tensor(slots, dtype=torch.int64, device=subject.device)
+    try:
+        op.write(device_k, device_v, cache, mapping)
+    except InvalidTensor as error:
+        _check_pools(guards, before)
+        if shape == Shape():
+            raise CaseFailure(f"write() refuses plain contiguous tensors: {error}") from error
+        return
+    if subject.device.type == "cuda":
+        torch.cuda.synchronize(subject.device)
+    for (name, _, pool, scale), source in zip(pools, sources, strict=True):
+        _check_values(spec, name, source, slots, pool, scale)
+    # Apart from the slots, which were judged, all is as it was, bit for bit.
+    for guard, old in zip(guards, before, strict=True):
+        _blank(guard, guard.base, slots, spec.block_size)
+        _blank(guard, old, slots, spec.block_size)
+    _check_pools(guards, before)
+
+
+def _slots(kind: str, block_size: int, random: torch.Generator) -> list[int]:
+    every = torch.randperm(BLOCKS * block_size, generator=random).tolist()
+    last = BLOCKS * block_size - 1
+    every.remove(last)  # the slot that index -1 would hit stays unowned
+    if kind == "none":
+        return [-1, -1, -1]
+    if kind == "empty":
+        return []
+    chosen = every[: min(7, len(every))]
+    if kind == "skips":
+        return [-1, chosen[0], -1, *chosen[1:4], -(2**40), -2]
+    return chosen
+
+
+def _rows(
+    spec: AttentionSpec, rows: int, shape: Shape, random: torch.Generator
+) -> tuple[Tensor, Tensor | None]:
+    k = torch.randn(rows, spec.num_kv_heads, spec.head_dim, generator=random) * shape.spread
+    v = torch.randn(rows, spec.num_kv_heads, spec.head_dim_v, generator=random) * shape.spread
+    if rows > 1:
+        k[1] = 0.0  # an all-zero row has scale 1
+    return k.to(spec.dtype), None if spec.shared_kv else v.to(spec.dtype)
+
+
+def _to_device(
+    k: Tensor, v: Tensor | None, shape: Shape, device: torch.device
+) -> tuple[Tensor, Tensor | None]:
+    if not shape.fused or v is None:
+        return k.to(device), None if v is None else v.to(device)
+    rows, heads, dim = k.shape
+    width = max(dim, v.shape[2])
+    fused = torch.full((rows, 1 + 2 * heads, width), float("nan"), dtype=k.dtype, device=device)
+    fused_k, fused_v = fused[:, 1 : 1 + heads, :dim], fused[:, 1 + heads :, : v.shape[2]]
+    fused_k.copy_(k)
+    fused_v.copy_(v)
+    return fused_k, fused_v
+
+
+def _give_scales(spec: AttentionSpec, k_scale: Tensor | None, v_scale: Tensor | None) -> None:
+    """Constant scales, different per head; PER_TOKEN_HEAD ones are write()'s to compute."""
+    if spec.kv_quant not in (KVQuant.PER_TENSOR, KVQuant.PER_HEAD):
+        return
+    for scale, base in ((k_scale, SCALES[0]), (v_scale, SCALES[1])):
+        assert scale is not None
+        value = torch.tensor(base)
+        if spec.kv_quant is KVQuant.PER_HEAD:
+            value = base * (1 + torch.arange(spec.num_kv_heads))
+        scale.copy_(value)
+
+
+def _check_values(
+    spec: AttentionSpec,
+    name: str,
+    source: Tensor,
+    slots: list[int],
+    pool: Tensor,
+    scale: Tensor | None,
+) -> None:
+    for row, slot in enumerate(slots):
+        if slot < 0:
+            continue
+        at = (slot // spec.block_size, slot % spec.block_size)
+        stored, real = pool[at].cpu(), source[row]
+        where = f"row {row} of {name} at slot {slot} (block {at[0]}, offset {at[1]})"
+        if scale is None:
+            if not torch.equal(stored, real.to(spec.kv_dtype)):
+                head = int((stored != real.to(spec.kv_dtype)).any(-1).nonzero()[0])
+                raise CaseFailure(
+                    f"{where}, head {head}: expected {real[head, :4].tolist()}..., "
+                    f"stored {stored[head, :4].tolist()}..."
+                )
+            continue
+        if spec.kv_quant is KVQuant.PER_TOKEN_HEAD:
+            used = scale[at].cpu()
+            right = quant.token_scales(real[None].float(), spec.kv_dtype)[0]
+            if not torch.allclose(used, right, rtol=1e-6, atol=0):
+                raise CaseFailure(
+                    f"{where}: scale is {used.tolist()}, expected max|x| / "
+                    f"{quant.largest(spec.kv_dtype):g} = {right.tolist()} (1 where x is 0)"
+                )
+        else:
+            used = scale.cpu().expand(spec.num_kv_heads)
+        codes = stored.contiguous().view(torch.uint8)
+        right_codes = quant.acceptable(real, used[:, None], spec.kv_dtype, codes)
+        if not bool(right_codes.all()):
+            head, dim = (~right_codes).nonzero()[0].tolist()
+            value = float(real[head, dim])
+            got = float(quant.decode(codes[head, dim][None], spec.kv_dtype)[0])
+            raise CaseFailure(
+                f"{where}, head {head}, dim {dim}: {value:.6g} / scale {float(used[head]):.6g} = "
+                f"{value / float(used[head]):.6g} is stored as {got:g}; round to the nearest "
+                "(ties to even) and saturate"
+            )
+
+
+def _blank(guard: Guard, base: Tensor, slots: list[int], block_size: int) -> None:
+    assert guard.slots is not None
+    for slot in slots:
+        if slot >= 0:
+            for view in guard.slots(base):
+                as_bytes(view)[slot // block_size, slot % block_size] = 0
+
+
+def _check_pools(guards: list[Guard], expected: list[Tensor]) -> None:
+    check_guards([dataclasses.replace(g, rule="write") for g in guards], expected)
+
+
+def _cases() -> list[Case]:
+    cases = []
+    shapes: tuple[tuple[str, Shape, dict[str, Any], tuple[str, ...]], ...] = (
+        ("plain", Shape(), {}, ()),
+        ("negative-slots", Shape(slots="skips"), {}, ("KH-49",)),
+        ("no-live-row", Shape(slots="none"), {}, ("KH-49",)),
+        ("no-rows", Shape(slots="empty"), {}, ()),
+        ("padding-rows", Shape(padding=3), {}, ("KH-51", "KH-53")),
+        ("fused", Shape(fused=True), {}, ("KH-26",)),
+        ("interleaved", Shape(storage=Storage.INTERLEAVED), {}, ("KH-24",)),
+        ("gaps", Shape(storage=Storage.GAPS), {}, ("KH-24",)),
+        ("dim-128", Shape(), {"head_dim": 128}, ()),
+        ("hnd", Shape(), {"layout": Layout.HND}, ("KH-27", "KH-28")),
+        ("hnd-interleaved", Shape(storage=Storage.INTERLEAVED), {"layout": Layout.HND}, ("KH-27",)),
+        ("odd-heads", Shape(), {"num_heads": 9, "num_kv_heads": 3}, ("KH-27",)),
+        ("value-dim", Shape(), {"head_dim": 128, "head_dim_v": 64}, ()),
+        (
+            "shared-kv",
+            Shape(slots="skips"),
+            {
+                "head_dim": 96, "head_dim_v": 64, "shared_kv": True,
+                "num_heads": 8, "num_kv_heads": 1,
+            },
+            (),
+        ),
+    )  # fmt: skip
+    plain = {"plain", "negative-slots", "no-live-row", "no-rows", "padding-rows", "dim-128"}
+    for id, shape, wanted, faults in shapes:
+        judge_it = partial(_write, shape, wanted)
+        cases.append(
+            attention_case(f"write/{id}", "write", judge_it, faults=faults, core=id in plain)
+        )
+    for dtype in (torch.float16, torch.bfloat16, torch.float32):
+        name = str(dtype).removeprefix("torch.")
+        cases.append(
+            attention_case(f"write/{name}", "write", partial(_write, Shape(), {"dtype": dtype}))
+        )
+    for id, wanted in QUANTISED:
+        for name, shape in (
+            ("normal", Shape(slots="skips", padding=2)),
+            ("saturated", Shape(spread=40.0)),
+        ):
+            judge_it = partial(_write, shape, wanted)
+            cases.append(attention_case(f"write/{id}/{name}", "quantisation", judge_it))
+    hnd = {"kv_dtype": torch.int8, "kv_quant": KVQuant.PER_TOKEN_HEAD, "layout": Layout.HND}
+    cases.append(attention_case("write/int8/hnd", "quantisation", partial(_write, Shape(), hnd)))
+    return cases
+
+
+CASES = _cases()

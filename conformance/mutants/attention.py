@@ -1,0 +1,29 @@
+"""Planted bugs: backends that are wrong in one small, plausible way each.
+
+They test the suite: tests/test_mutants_attention.py names the case that kills each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from pagedattn.conformance.mutants import (
+    contract_bugs,
+    mask_bugs,
+    memory_bugs,
+    number_bugs,
+    write_bugs,
+)
+from pagedattn.conformance.mutants.planting import AttentionMutant
+
+__all__ = ["ATTENTION_MUTANTS", "AttentionMutant"]
+
+ATTENTION_MUTANTS: Mapping[str, AttentionMutant] = MappingProxyType(
+    {
+        mutant.name: mutant
+        for file in (mask_bugs, memory_bugs, write_bugs, number_bugs, contract_bugs)
+        for mutant in file.MUTANTS
+    }
+)
+"""name -> planted bug"""

@@ -1,0 +1,151 @@
+"""The suite is tested by backends with one planted bug each: a named case kills every one."""
+
+import pytest
+import torch
+
+from pagedattn.conformance.attention import ATTENTION_CASES, AttentionSubject
+from pagedattn.conformance.case import Outcome
+from pagedattn.conformance.mutants import ATTENTION_MUTANTS
+from pagedattn.conformance.mutants.honest import HonestBackend
+from pagedattn.conformance.runner import judge_case, run_cases, verdict
+
+CASES = {case.id: case for case in ATTENTION_CASES}
+
+KILLED_BY = {
+    # wrong keys
+    "causal-top-left": ("causal/alignment", "chunk/7"),
+    "causal-off-by-one": ("causal/future-keys", "causal/rows-3-keys-4"),
+    "own-key-missing": ("step/write-then-run", "causal/alignment"),
+    "prefix-ignored": ("chunk/3", "causal/rows-2-keys-4"),
+    "window-one-wide": ("window/left-3/decode", "window/phases-agree"),
+    "window-one-narrow": ("window/left-3/decode", "window/left-1/prefill"),
+    "window-decode-ignored": ("window/left-bs/decode", "window/phases-agree"),
+    "window-block-aligned": ("window/left-bs/decode",),
+    "window-from-row-0": ("window/left-3/prefill",),
+    "window-right-ignored": ("full/window-none-2", "full/window-3-2"),
+    "window-overflow": ("full/window-max-max",),
+    "window-counts-itself": ("window/left-bs/decode",),
+    "tail-attended": ("poison/nan/decode", "poison/v-nan/decode", "length/bs+1/decode"),
+    "extra-block": ("table/extra-block",),
+    "last-block-empty": ("length/bs/decode", "length/2bs/decode"),
+    "blocks-floored": ("length/bs+1/decode", "length/2bs-1/decode"),
+    "host-lengths": ("async/bound-plus-1/decode", "async/bound-plus-40/mixed"),
+    "one-row-each": ("empty/decode", "empty/decode-hole"),
+    "empty-skipped": ("empty/no-keys-decode", "merge/prefix-parts"),
+    "no-key-skipped": ("causal/rows-5-keys-4", "causal/rows-6-keys-4"),
+    "empty-is-nan": ("empty/no-keys-decode", "causal/rows-6-keys-4"),
+    "empty-lse-zero": ("merge/prefix-parts", "lse/decode"),
+    "empty-is-uniform": ("causal/rows-5-keys-4",),
+    "tree-ignored": ("tree/random", "tree/siblings"),
+    "tree-bit-order": ("tree/random", "tree/siblings"),
+    "tree-and-causal": ("tree/siblings",),
+    "long-cut": ("long/16385",),
+    # wrong memory
+    "zero-times-nan-v": ("poison/v-nan/decode", "poison/v-inf/decode"),
+    "minus-inf-added": ("poison/k-nan/decode",),
+    "finite-mask": ("window/low-scores-20000",),
+    "block-0-sanitised": ("plan/negative-id", "plan/id-beyond-pool"),
+    "id-in-a-byte": ("length/many-requests",),
+    "blocks-in-sequence": ("placement/decode", "length/many-requests"),
+    "table-flat": ("table/strided", "memory/everything/decode"),
+    "kv-stride-recomputed": ("memory/kv-interleaved/decode", "layout/hnd-gaps/decode"),
+    "hnd-read-as-nhd": ("layout/hnd-plain/decode", "layout/hnd-square"),
+    "layout-by-shape": ("write/hnd", "step/write-then-run/hnd"),
+    "dim-padded": ("head-dim/96", "head-dim/80"),
+    "q-contiguous": ("memory/q-fused/decode", "memory/q-transposed/mixed"),
+    "out-contiguous": ("memory/out-fused/decode", "memory/out-transposed/mixed"),
+    "padding-rows-zeroed": ("padding/3-rows/none", "padding/prefill"),
+    "padding-rows-mixed": ("padding/3-rows/none", "padding/prefill"),
+    "out-accumulated": ("length/alone",),
+    "cache-cleaned": ("length/bs+1/decode",),
+    "kv-scales-ignored": ("quant/int8/per-tensor/decode", "quant/fp8-e4m3/per-token-head/mixed"),
+    "scale-of-head-0": ("quant/int8/per-head/decode", "quant/fp8-e5m2/per-head/mixed"),
+    "scales-read-flat": ("quant/int8/per-token-head/decode",),
+    "sinks-dropped-8-bit": ("quant/with-sinks",),
+    "slot-minus-one": ("write/negative-slots", "write/no-live-row"),
+    "write-all-rows": ("write/padding-rows",),
+    "write-skips-to-0": ("write/negative-slots", "write/no-live-row"),
+    "write-by-shape": ("write/hnd", "write/hnd-interleaved"),
+    "write-v-from-k-rows": ("write/fused",),
+    "int8-truncated": ("write/int8/per-tensor/normal",),
+    "int8-wraps": ("write/int8/per-head/saturated",),
+    "token-scale-stale": ("write/int8/per-token-head/normal",),
+    # wrong numbers
+    "heads-interleaved": ("gqa/mapping", "gqa/9-3/decode"),
+    "heads-all-0": ("gqa/mapping", "gqa/4-4/decode"),
+    "group-over-16": ("gqa/24-1/decode", "gqa/48-1/mixed"),
+    "first-64-dims": ("head-dim/upper-half", "core/decode/dim-128/group-1"),
+    "scale-ignored": ("scale/1", "scale/0.5"),
+    "softcap-dropped": ("softcap/2/decode", "softcap/30/prefill"),
+    "softcap-before-scale": ("softcap/2/decode",),
+    "softcap-after-mask": ("softcap/before-mask",),
+    "alibi-sign": ("alibi/sign/decode", "alibi/slopes/mixed"),
+    "alibi-from-0": ("alibi/origin",),
+    "alibi-full-signed": ("alibi/full",),
+    "sinks-dropped": ("sinks/closed-form", "sinks/normal/decode"),
+    "sinks-per-split": ("sinks/split-700",),
+    "sinks-scaled": ("sinks/closed-form",),
+    "lse-base-2": ("lse/natural", "merge/halves"),
+    "lse-without-sinks": ("lse/sinks", "merge/sinks"),
+    "lse-is-maximum": ("lse/natural", "merge/uneven"),
+    "no-maximum": ("range/scores-300",),
+    "products-in-16-bits": ("range/products-90000/float16",),
+    "sum-in-16-bits": ("range/tiny-weights/bfloat16",),
+    "weights-in-8-bits": ("core/decode/dim-64/group-4",),
+    # broken promises
+    "unordered-sums": ("again/decode", "again/mixed"),
+    "order-of-ids": ("placement/decode",),
+    "maximum-of-neighbours": ("neighbours/decode",),
+    "batch-dependent-split": ("batch-invariance/long", "batch-invariance/rows"),
+    "into-moves": ("into/refresh",),
+    "into-stale": ("into/refresh",),
+    "plan-shared": ("plans/two-alive",),
+    "plan-unchecked": ("plan/length-beyond-table", "plan/negative-id", "plan/slot-twice"),
+    "run-unchecked": ("arguments/q-rows", "arguments/lse-unasked", "arguments/out-is-q"),
+    "inputs-scaled": ("length/alone",),
+    "refusals-flip": ("honesty/softcap",),
+    "refusals-vary": ("honesty/sinks",),
+    "computes-declined": ("honesty/alibi", "alibi/slopes/decode"),
+    "core-declined": ("core/decode/dim-64/group-4",),
+    "refusal-unexplained": ("honesty/sinks",),
+    "probes-made-up-devices": ("honesty/made-up-device",),
+    "workspace-taken-for-zero": ("honesty/workspace",),
+    "workspace-overrun": ("honesty/workspace",),
+    "workspace-product": ("honesty/workspace",),
+    "tuning-wrong": ("honesty/tuning",),
+}
+
+
+def test_every_mutant_has_a_killing_case():
+    assert set(KILLED_BY) == set(ATTENTION_MUTANTS)
+    assert len(ATTENTION_MUTANTS) >= 20
+
+
+@pytest.mark.parametrize("name", KILLED_BY)
+def test_mutant_is_killed_by_its_named_cases(name):
+    mutant = ATTENTION_MUTANTS[name]
+    for id in KILLED_BY[name]:
+        subject = AttentionSubject(mutant.make(), torch.device("cpu"))
+        result = judge_case(subject, CASES[id])
+        assert result.outcome is Outcome.FAILED, f"{id} lets {name} pass: {mutant.summary}"
+        assert result.detail
+
+
+def test_the_honest_backend_passes_the_killing_cases():
+    """Otherwise a case that always fails would kill everything."""
+    named = {id for ids in KILLED_BY.values() for id in ids}
+    subject = AttentionSubject(HonestBackend(), torch.device("cpu"))
+    results = run_cases(subject, [case for id, case in CASES.items() if id in named])
+    assert [r.case for r in results if r.outcome is not Outcome.PASSED] == []
+    assert verdict(results).conforms
+
+
+@pytest.mark.parametrize("name", sorted(ATTENTION_MUTANTS))
+def test_mutant_says_what_it_does(name):
+    mutant = ATTENTION_MUTANTS[name]
+    assert mutant.name == name == mutant.make().name
+    assert mutant.summary
+    assert all(fault.startswith("KH-") for fault in mutant.faults)
+    # Every fault that a mutant stands for is claimed by a case that kills it.
+    for fault in mutant.faults:
+        assert any(fault in case.faults for case in ATTENTION_CASES) or fault == "KH-01"
