@@ -52,7 +52,10 @@ def study(
         hits, seconds = {}, {}
         for contender in contenders:
             allocator = contender.make(
-                num_blocks=blocks, block_size=1, max_seq_len=blocks, lengths=lambda seq: blocks
+                num_blocks=blocks,
+                block_size=1,
+                max_seq_len=blocks,
+                lengths=lambda seq: len(chains[seq]),
             )
             if allocator.capabilities().prefix is Prefix.NONE:
                 continue

@@ -1,9 +1,9 @@
 """Trace files.
 
-    CSV    header TIMESTAMP,ContextTokens,GeneratedTokens (more columns are ignored); TIMESTAMP is
-           an ISO date and time, or seconds
-    JSONL  {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [one per block]}
-           hash_ids may be missing, in all lines alike; equal ids say equal blocks and prefixes
+CSV    header TIMESTAMP,ContextTokens,GeneratedTokens (more columns are ignored); TIMESTAMP is
+       an ISO date and time, or seconds
+JSONL  {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [one per block]}
+       hash_ids may be missing, in all lines alike; equal ids say equal blocks and prefixes
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def read_trace(
         raise ValueError(f"{path} is empty; a trace has one request a line")
     as_json = numbered[0][1].lstrip().startswith("{") or path.suffix in (".jsonl", ".json")
     parse = _json_parser(hash_block) if as_json else _csv_parser(path.name, *numbered.pop(0))
-    found, skipped = [], []
+    found: list[_Parsed] = []
+    skipped: list[TraceError] = []
     for line, text in numbered:
         if len(found) == limit:
             break

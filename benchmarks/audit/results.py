@@ -34,7 +34,7 @@ class Replay:
     mean: Point
     points: tuple[Point, ...]
     peak_running: int
-    peak_used: float
+    peak_tokens: int
     blocks_copied: int
     operations: dict[str, Operation]
     wall: float
@@ -92,7 +92,7 @@ def _replay(row: Replay) -> dict[str, Any]:
         "simulated_seconds": row.mean.duration,
         "mean": _point(row.mean),
         "peak_running": row.peak_running,
-        "peak_tokens": row.peak_used,
+        "peak_tokens": row.peak_tokens,
         "requests": {**dataclasses.asdict(row.counts), "refused": row.counts.refused},
         "hit_rate": row.hit_rate,
         "run_length": row.run_length,

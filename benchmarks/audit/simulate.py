@@ -8,9 +8,11 @@ computed again later, before those that have not run yet.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import pairwise
 
 from pagedattn.allocator import Addressing
@@ -94,18 +96,20 @@ class Simulation:
     ) -> None:
         self.trace, self.server = trace, server
         self.counts, self.timeline = Counts(), Timeline()
+        self.peak_running = self.peak_tokens = 0
         self.now = 0.0
         self._alloc, self._progress = clocked, progress
         self._contents = Contents(trace, server.unit)
+        # An allocator that reserves for a sequence's growth needs no further reserve.
         paged = clocked.allocator.capabilities().addressing is Addressing.PAGED
-        # An allocator that reserves needs no reserve on top of it.
-        self._watermark = int(server.watermark * server.num_blocks) if paged else 0
+        self._watermark = int(server.watermark * server.num_blocks) if paged else None
         self._step = 0
         self._next = 0  # index of the first request that has not arrived
         self._waiting: deque[_Job] = deque()
         self._running: dict[int, _Run] = {}  # in order of admission
         self._growing: defaultdict[int, list[_Run]] = defaultdict(list)  # step -> runs
         self._ending: defaultdict[int, list[_Run]] = defaultdict(list)
+        self._events: list[int] = []  # heap of the steps of both
         # The head of the queue was turned away and nothing was given back since; was it for want
         # of adjacent blocks alone?
         self._blocked = self._scattered = False
@@ -127,6 +131,7 @@ class Simulation:
             self._pass_time(self.server.step_seconds + computed / self.server.prefill_rate)
             self._end()
             self._step += 1
+            self._skip()
         self._audit()
 
     # -- arrivals ------------------------------------------------------------------------------
@@ -181,11 +186,11 @@ class Simulation:
         except OutOfBlocks as error:
             self._scattered = error.needed <= error.available
             return None
-        stats = alloc.allocator.stats()
-        left = stats.free + stats.reclaimable - (-(-job.length // size) - hit * unit // size)
         try:
-            if self._running and left < self._watermark:
-                raise OutOfBlocks(self._watermark - left, 0)
+            if self._running and self._watermark is not None:
+                new, stats = -(-job.length // size) - hit * unit // size, alloc.allocator.stats()
+                if stats.free + stats.reclaimable < new + self._watermark:
+                    raise OutOfBlocks(new + self._watermark, stats.free + stats.reclaimable)
             alloc.append_many({job.index: units - hit})
         except OutOfBlocks as error:
             alloc.close(job.index)
@@ -197,7 +202,9 @@ class Simulation:
         run = _Run(job, job.length, self._step, units, max(full, hit))
         self._running[job.index] = run
         self._schedule(run)
-        self._ending[self._step + self.trace.requests[job.index].total - job.length].append(run)
+        end = self._step + self.trace.requests[job.index].total - job.length
+        self._ending[end].append(run)
+        heappush(self._events, end)
         self._slack += -job.length % size
         self._count(job, hit * unit)
         return job.length - hit * unit
@@ -215,6 +222,7 @@ class Simulation:
         """Note when the run needs its next unit."""
         step = run.since + run.units * self.server.unit + 1 - run.length
         self._growing[step].append(run)
+        heappush(self._events, step)
 
     # -- growth --------------------------------------------------------------------------------
 
@@ -283,16 +291,37 @@ class Simulation:
 
     # -- time ----------------------------------------------------------------------------------
 
-    def _pass_time(self, seconds: float) -> None:
-        """Let time pass with the memory as it is now."""
+    def _skip(self) -> None:
+        """Pass over the steps in which nothing but the lengths of running requests changes."""
+        server, events = self.server, self._events
+        while events and events[0] < self._step:
+            heappop(events)
+        admitting = self._waiting and not self._blocked
+        full = server.max_running and len(self._running) >= server.max_running
+        if not self._running or (admitting and not full):
+            return
+        steps = events[0] - self._step
+        if server.timed and self._next < len(self.trace.requests):
+            ahead = (self._arrival(self._next) - self.now) / server.step_seconds
+            steps = min(steps, math.ceil(ahead))
+        elif server.clients and len(self._waiting) + len(self._running) < server.clients:
+            steps = 0 if self._next < len(self.trace.requests) else steps
+        if steps > 0:
+            self._pass_time(steps * server.step_seconds, steps)
+            self._step += steps
+
+    def _pass_time(self, seconds: float, growing: int = 0) -> None:
+        """Let time pass with the blocks as they are, while every running request gets `growing`
+        more tokens, evenly."""
         if seconds <= 0:
             return
-        size, stats = self.server.block_size, self._alloc.allocator.stats()
-        tokens = stats.live * size - self._slack
+        size, stats, running = self.server.block_size, self._alloc.allocator.stats(), self._running
+        slack = self._slack - len(running) * (growing + 1) / 2 if growing else self._slack
+        self._slack -= len(running) * growing
         waits = self._blocked and self._scattered
         slots = (
-            tokens,
-            self._slack,
+            stats.live * size - slack,
+            slack,
             stats.reserved * size,
             stats.reclaimable * size,
             stats.free * size if waits else 0,
@@ -300,7 +329,9 @@ class Simulation:
         )
         whole = stats.total * size
         uses = [n / whole for n in slots]
-        self.timeline.add(seconds, uses, len(self._running), len(self._waiting))
+        self.timeline.add(seconds, uses, len(running), len(self._waiting), max(1, growing))
+        self.peak_running = max(self.peak_running, len(running))
+        self.peak_tokens = max(self.peak_tokens, stats.live * size - self._slack)
         self.now += seconds
 
     def _audit(self) -> None:

@@ -49,14 +49,12 @@ class Timeline:
         self._pieces: list[list[float]] = []  # [duration, sums of value * duration ...]
         self._per_piece = 1  # steps
         self._steps = 0  # in the last piece
-        self.peak_running = 0
-        self.peak_used = 0.0
 
     def add(
-        self, duration: float, uses: Sequence[float], running: int, waiting: int
+        self, duration: float, uses: Sequence[float], running: int, waiting: int, steps: int = 1
     ) -> None:
-        """One step; uses in the order of Use."""
-        if not self._pieces or self._steps == self._per_piece:
+        """So many steps with these means; uses in the order of Use."""
+        if not self._pieces or self._steps >= self._per_piece:
             if len(self._pieces) == self._limit:
                 pairs = zip(self._pieces[::2], self._pieces[1::2], strict=True)
                 self._pieces = [[x + y for x, y in zip(a, b, strict=True)] for a, b in pairs]
@@ -67,9 +65,7 @@ class Timeline:
         piece[0] += duration
         for i, value in enumerate((*uses, running, waiting), 1):
             piece[i] += duration * value
-        self._steps += 1
-        self.peak_running = max(self.peak_running, running)
-        self.peak_used = max(self.peak_used, uses[0])
+        self._steps += steps
 
     def points(self) -> list[Point]:
         """The pieces in order."""

@@ -13,9 +13,14 @@ from pagedattn.conformance.attention.placing import Placing
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import Case
 
-__all__ = ["CASES", "PHASES", "lengths"]
+__all__ = ["CASES", "PHASES", "lengths", "rows_of"]
 
 PHASES = ("decode", "prefill", "mixed")
+
+
+def rows_of(phase: str) -> int:
+    """The longest query of lengths(phase), whatever the block size."""
+    return 1 if phase == "decode" else 1024
 
 
 def lengths(phase: str, block_size: int) -> tuple[list[int], list[int]]:
@@ -29,7 +34,7 @@ def lengths(phase: str, block_size: int) -> tuple[list[int], list[int]]:
 
 
 def _phase(phase: str, wanted: dict[str, object], subject: AttentionSubject, seed: int) -> Measures:
-    rows = 1 if phase == "decode" else 2
+    rows = rows_of(phase)
     spec = subject.spec(wanted, rows=rows)
     query_lens, seq_lens = lengths(phase, spec.block_size)
     content = Content.random(spec, query_lens, seq_lens, seed)
@@ -117,7 +122,7 @@ def _cases() -> list[Case]:
         cases.append(
             attention_case(
                 f"block-size/{size}",
-                "block-table",
+                "block-size",
                 partial(_block_size, size),
                 faults=("KH-13", "KH-16", "KH-17"),
             )

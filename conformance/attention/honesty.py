@@ -103,11 +103,7 @@ def _stable(subject: AttentionSubject, seed: int) -> None:
 def _made_up(subject: AttentionSubject, seed: int) -> None:
     """`explain --device sm90` needs no GPU: a made-up device is answered, not probed."""
     spec = subject.spec()
-    for device in (
-        DeviceInfo("cuda", sm=(9, 0), num_sms=132, shared_mem=232448),
-        DeviceInfo("cuda", sm=(8, 0)),
-        DeviceInfo("cpu"),
-    ):
+    for device in (DeviceInfo.of("sm90"), DeviceInfo.of("sm80"), DeviceInfo("cpu")):
         _well_formed(subject, check(subject.backend, spec, device))
 
 

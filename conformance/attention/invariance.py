@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pagedattn.conformance.attention.basics import lengths
+from pagedattn.conformance.attention.basics import lengths, rows_of
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.execute import Produced, execute, same_bits
@@ -23,7 +23,7 @@ __all__ = ["CASES"]
 
 
 def _content(phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> Content:
-    spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
+    spec = subject.spec(wanted, rows=rows_of(phase))
     return Content.random(spec, *lengths(phase, spec.block_size), seed)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pagedattn.conformance.attention.basics import lengths
+from pagedattn.conformance.attention.basics import lengths, rows_of
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.execute import execute, same_bits
@@ -26,7 +26,7 @@ def _poison(
     poison: Poison, phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int
 ) -> Measures:
     """The result is right and has the bits of the same step over zeroed slots."""
-    spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
+    spec = subject.spec(wanted, rows=rows_of(phase))
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
     clean = produce(subject, content, Placing(seed=seed, poison=Poison.ZERO))
     dirty = produce(subject, content, Placing(seed=seed, poison=poison))
@@ -45,7 +45,7 @@ def _filler(
     filler: int, phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int
 ) -> Measures:
     """Entries that no row can see hold `filler`: INT_MAX, -1, or a block of somebody else."""
-    spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
+    spec = subject.spec(wanted, rows=rows_of(phase))
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
     placing = Placing(seed=seed, filler=filler, extra_columns=3, order=Order.DESCENDING)
     result = produce(subject, content, placing)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pagedattn.conformance.attention.basics import lengths
+from pagedattn.conformance.attention.basics import lengths, rows_of
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.execute import Produced, execute, same_bits
@@ -123,7 +123,7 @@ def _prefix_parts(subject: AttentionSubject, seed: int) -> Measures:
 def _quantised(
     wanted: dict[str, Any], phase: str, subject: AttentionSubject, seed: int
 ) -> Measures:
-    spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
+    spec = subject.spec(wanted, rows=rows_of(phase))
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
     needs(content, dataclasses.replace(RULES, kv_scales=False))
     clean = produce(subject, content, Placing(seed=seed, poison=Poison.ZERO))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pagedattn.conformance.attention.basics import PHASES, lengths
+from pagedattn.conformance.attention.basics import PHASES, lengths, rows_of
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.judge import Measures, compare, judge, needs, produce
@@ -32,7 +32,7 @@ def _option(
     seed: int,
 ) -> Measures:
     """`ignored`: the rules of a backend that drops the option."""
-    spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
+    spec = subject.spec(wanted, rows=rows_of(phase))
     content = Content.random(spec, *lengths(phase, spec.block_size), seed, spread=spread)
     needs(content, ignored)
     return judge(subject, content, Placing(seed=seed))
@@ -94,7 +94,7 @@ def _no_sink(subject: AttentionSubject, seed: int) -> Measures:
 
 
 def _lse(phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> Measures:
-    rows = 1 if phase == "decode" else 2
+    rows = rows_of(phase)
     spec = subject.spec({"return_lse": True, **wanted}, rows=rows)
     query_lens, seq_lens = lengths(phase, spec.block_size)
     # A row without keys: lse is -inf, or the sink.
@@ -129,7 +129,7 @@ def _everything(phase: str, subject: AttentionSubject, seed: int) -> Measures:
     """All options that go together, at once."""
     spec = subject.spec(
         {"softcap": 3.0, "sinks": True, "window": (9, None), "return_lse": True},
-        rows=1 if phase == "decode" else 2,
+        rows=rows_of(phase),
     )
     content = Content.random(spec, *lengths(phase, spec.block_size), seed, spread=3.0)
     return judge(subject, content, Placing(seed=seed))

@@ -118,7 +118,7 @@ INVALID: tuple[tuple[str, str, Change, tuple[str, ...]], ...] = (
     ("int64-starts", "query_start_loc", _edited("query_start_loc", lambda x: x.long()), ()),
     ("starts-not-zero", "query_start_loc", _edited("query_start_loc", _set(0, 1)), ()),
     ("starts-descend", "query_start_loc", _edited("query_start_loc", _set(2, 0)), ()),
-    ("too-many-tokens", "query_start_loc", _edited("query_start_loc", _set(-1, 10**6)), ()),
+    ("too-many-tokens", "query", _edited("query_start_loc", _set(-1, 10**6)), ()),
     ("short-starts", "query_start_loc", _edited("query_start_loc", lambda x: x[:-1]), ()),
     ("flat-table", "block_table", _edited("block_table", lambda x: x.flatten()), ()),
     ("strided-columns", "block_table", _edited("block_table", _column_major), ("KH-26",)),

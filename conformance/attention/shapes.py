@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from pagedattn.conformance.attention.basics import lengths
+from pagedattn.conformance.attention.basics import lengths, rows_of
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.execute import same_bits
@@ -88,7 +88,7 @@ def _memory(
     placing: Placing, phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int
 ) -> Measures:
     """Right, and the bits of the same step in plain memory; or InvalidTensor before the launch."""
-    spec = subject.spec(wanted, rows=1 if phase == "decode" else 2)
+    spec = subject.spec(wanted, rows=rows_of(phase))
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
     plain = produce(subject, content, Placing(seed=seed))
     measures, other = judge_memory(subject, content, dataclasses.replace(placing, seed=seed))
@@ -118,7 +118,7 @@ def _shared_kv(phase: str, subject: AttentionSubject, seed: int) -> Measures:
     """Absorbed MLA: one kv head, V is the first 64 columns of K. Small and as DeepSeek has it."""
     spec = subject.spec(
         {"head_dim": 96, "head_dim_v": 64, "shared_kv": True, "num_heads": 8, "num_kv_heads": 1},
-        rows=1 if phase == "decode" else 2,
+        rows=rows_of(phase),
     )
     content = Content.random(spec, *lengths(phase, min(spec.block_size, 16)), seed)
     return judge(subject, content, Placing(seed=seed))

@@ -28,7 +28,7 @@ KV_HEADS = (2, 3, 1, 4, 8, 16, 32)
 NOT_HERE = frozenset({"unavailable", "device"})
 """Refusals that say nothing about the backend's abilities, only that it cannot run here."""
 
-MOST_CANDIDATES = 48
+MOST_CANDIDATES = 96
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class AttentionSubject:
         wanted = (kv_heads,) if kv_heads else _served(caps.num_kv_heads, KV_HEADS)
         pairs = [(g * h, h) for g in groups for h in wanted]
         declared = [p for p in pairs if caps.num_heads is None or p[0] in caps.num_heads]
-        return (declared or pairs)[:6]
+        return (declared or pairs)[:4]
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -144,7 +144,8 @@ def _served(row: Collection[Any] | None, preferred: tuple[Any, ...]) -> tuple[An
     if row is None:
         return preferred[:4]
     known = [value for value in preferred if value in row]
-    others = islice((value for value in sorted(row, key=_order) if value not in known), 4)
+    ordered = row if isinstance(row, range) else sorted(row, key=_order)
+    others = islice((value for value in ordered if value not in known), 4)
     return (*known, *others)[:4] or preferred[:1]
 
 

@@ -34,6 +34,12 @@ QUANTISED = tuple(
         ("fp8-e5m2", torch.float8_e5m2),
     )
     for quantum in (KVQuant.PER_TENSOR, KVQuant.PER_HEAD, KVQuant.PER_TOKEN_HEAD)
+) + tuple(
+    (f"{name}/per-tensor", {"kv_dtype": dtype, "kv_quant": KVQuant.PER_TENSOR})
+    for name, dtype in (
+        ("fp8-e4m3fnuz", torch.float8_e4m3fnuz),
+        ("fp8-e5m2fnuz", torch.float8_e5m2fnuz),
+    )
 )
 
 

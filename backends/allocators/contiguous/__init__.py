@@ -1,10 +1,10 @@
 """Contiguous allocators: the baselines that paging is measured against.
 
-    space.py     one address space of blocks, first fit
-    base.py      what they share: a sequence is one extent, used from its start
-    reserve.py   contiguous_max: the longest possible length, reserved at open
-    exact.py     contiguous_exact: told the final length in advance, an oracle
-    pow2.py      contiguous_pow2: doubles when full, moving when it cannot grow in place
+space.py     one address space of blocks, first fit
+base.py      what they share: a sequence is one extent, used from its start
+reserve.py   contiguous_max: the longest possible length, reserved at open
+exact.py     contiguous_exact: told the final length in advance, an oracle
+pow2.py      contiguous_pow2: doubles when full, moving when it cannot grow in place
 """
 
 from pagedattn.backends.allocators.contiguous.base import ContiguousAllocator, NoExtent

@@ -245,7 +245,7 @@ class ContiguousAllocator(BlockAllocator):
         return grown
 
     def _undo(self, grown: Mapping[int, Extent]) -> None:
-        for seq, new in reversed(grown.items()):
+        for seq, new in reversed(list(grown.items())):
             old = self._extents[seq]
             if new.start == old.start and old.blocks:
                 self.space.give(old.start + old.blocks, new.blocks - old.blocks)

@@ -11,8 +11,8 @@ class AddressSpace:
     """Blocks 0 .. total - 1, each in one extent or in one hole; holes are as large as they can be.
 
     A tournament tree over the start positions holds the length of the hole that starts there (0:
-    none does), so that the lowest hole that is large enough is found in O(log total). Every
-    call but holes() is O(log total), largest is O(1). Which holes there are follows from what is taken
+    none does), so that the lowest hole that is large enough is found in O(log total). Every call
+    but holes() is O(log total), largest is O(1). Which holes there are follows from what is taken
     alone: undoing calls in reverse order restores the space exactly.
     """
 

@@ -1,0 +1,136 @@
+"""What an allocator costs the host, as pytest-benchmark tests:
+
+    pytest --pyargs pagedattn.benchmarks -k allocator --allocator paged
+        --benchmark-group-by=func,param:state
+
+Every test runs with pools of several sizes: a cost that grows with them is not O(1). Sequences are
+prepared outside the timed region. `full`: every block that is not live holds a cached prefix, as
+after hours of serving, so that whoever wants a block must evict; `fresh`: nothing is cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pagedattn.allocator import BlockAllocator, Prefix
+from pagedattn.benchmarks.audit.contender import contenders
+
+BLOCK_SIZE = 16
+SIZES = {"1k": 1_000, "10k": 10_000, "100k": 100_000}
+RUNNING = 256
+STEPS = 32  # decode steps before the sequences are started again
+ROUNDS = 50
+
+
+@dataclass
+class Pool:
+    """An allocator, and token ids that nobody has used yet."""
+
+    allocator: BlockAllocator
+    fresh: int = 0
+
+    def tokens(self, n: int) -> list[int]:
+        self.fresh += n
+        return list(range(self.fresh - n, self.fresh))
+
+    def fill(self) -> None:
+        """Leave a cached prefix in every free block, a hundred blocks a sequence."""
+        while free := self.allocator.stats().free:
+            tokens = self.tokens(min(free, 100) * BLOCK_SIZE)
+            self.allocator.open(-1, tokens)
+            self.allocator.append(-1, len(tokens))
+            self.allocator.commit(-1, tokens)
+            self.allocator.close(-1)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """The allocator named by --allocator (default: paged), at every size."""
+    chosen = metafunc.config.getoption("--allocator", default=None) or ["paged"]
+    names = [chosen] if isinstance(chosen, str) else list(chosen)
+    metafunc.parametrize("allocator", names)
+    metafunc.parametrize("num_blocks", list(SIZES.values()), ids=list(SIZES))
+
+
+@pytest.fixture(params=["fresh", "full"])
+def pool(request: pytest.FixtureRequest, allocator: str, num_blocks: int) -> Iterator[Pool]:
+    """A pool in that state; its invariants must hold afterwards."""
+    share = num_blocks * BLOCK_SIZE // RUNNING
+    (contender,) = contenders([allocator], [])
+    made = contender.make(
+        num_blocks=num_blocks, block_size=BLOCK_SIZE, max_seq_len=share, lengths=lambda seq: share
+    )
+    pool = Pool(made)
+    if request.param == "full":
+        if made.capabilities().prefix is Prefix.NONE:
+            pytest.skip(f"{allocator} caches nothing")
+        pool.fill()
+    yield pool
+    assert made.check() == []
+
+
+def test_allocator_decode_step(benchmark: Any, pool: Pool) -> None:
+    """One token for each of 256 running sequences: append_many and 256 commits."""
+    a, wants, step = pool.allocator, dict.fromkeys(range(RUNNING), 1), 0
+
+    def restart() -> None:
+        nonlocal step
+        if step % STEPS == 0:
+            for seq in wants:
+                if step:
+                    a.close(seq)
+                a.open(seq, [])
+        step += 1
+
+    def decode() -> None:
+        a.append_many(wants)
+        for seq in wants:
+            a.commit(seq, (seq,))
+
+    benchmark.extra_info.update(sequences=RUNNING)
+    benchmark.pedantic(decode, setup=restart, rounds=ROUNDS, warmup_rounds=2)
+    assert a.length(0) == (step - 1) % STEPS + 1
+
+
+def test_allocator_append_1000_blocks(benchmark: Any, pool: Pool) -> None:
+    """1,000 blocks in one call, for 256 sequences that grow by their share."""
+    a, blocks = pool.allocator, 1000
+    wants = {
+        seq: (blocks // RUNNING + (seq < blocks % RUNNING)) * BLOCK_SIZE for seq in range(RUNNING)
+    }
+    # An allocator that reserves has rounded the shares of the smallest pool down.
+    if a.stats().total == blocks and a.capabilities().prefix is Prefix.NONE:
+        wants = {seq: 3 * BLOCK_SIZE for seq in wants}
+
+    def reopen() -> None:
+        for seq in wants:
+            if benchmark.extra_info.get("opened"):
+                a.close(seq)
+            a.open(seq, [])
+        benchmark.extra_info["opened"] = True
+
+    benchmark.pedantic(a.append_many, args=(wants,), setup=reopen, rounds=ROUNDS, warmup_rounds=2)
+    assert a.length(0) == wants[0]
+
+
+def test_allocator_open_cached_prefix(benchmark: Any, pool: Pool) -> None:
+    """open() of a prompt of 100 cached blocks and one token more."""
+    a = pool.allocator
+    if a.capabilities().prefix is Prefix.NONE:
+        pytest.skip(f"{a.name} keeps no prefixes")
+    prompt = pool.tokens(100 * BLOCK_SIZE + 1)
+    a.open(0, prompt)
+    a.append(0, len(prompt))
+    a.commit(0, prompt)
+    hits = []
+
+    benchmark.pedantic(
+        lambda: hits.append(a.open(1, prompt).tokens),
+        setup=lambda: a.close(1) if hits else None,
+        rounds=ROUNDS,
+        warmup_rounds=2,
+    )
+    assert set(hits) == {100 * BLOCK_SIZE}
