@@ -25,7 +25,22 @@ def pagedattn_allocators() -> list[Offer]:
             "pagedattn.backends.allocators.paged:PagedAllocator",
             summary="fixed-size blocks, copy-on-write, prefix cache",
             priority=100,
-        )
+        ),
+        Offer(
+            "contiguous_max",
+            "pagedattn.backends.allocators.contiguous:ContiguousMax",
+            summary="baseline: reserves the longest sequence for everyone",
+        ),
+        Offer(
+            "contiguous_pow2",
+            "pagedattn.backends.allocators.contiguous:ContiguousPow2",
+            summary="baseline: doubles what a sequence holds, moving it when it must",
+        ),
+        Offer(
+            "contiguous_exact",
+            "pagedattn.backends.allocators.contiguous:ContiguousExact",
+            summary="baseline: an oracle that knows final lengths, first fit",
+        ),
     ]
 
 

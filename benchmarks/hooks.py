@@ -18,4 +18,9 @@ def pagedattn_commands() -> list[Offer]:
             "pagedattn.benchmarks.cli:compare",
             summary="compare two reports of bench; exit 1 on a regression",
         ),
+        Offer(
+            "audit",
+            "pagedattn.benchmarks.audit.cli:audit",
+            summary="replay a request trace through allocators at equal memory",
+        ),
     ]

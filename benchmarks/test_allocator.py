@@ -20,7 +20,7 @@ from pagedattn.allocator import BlockAllocator, Prefix
 from pagedattn.benchmarks.audit.contender import contenders
 
 BLOCK_SIZE = 16
-SIZES = {"1k": 1_000, "10k": 10_000, "100k": 100_000}
+SIZES = {"1k": 1_024, "10k": 10_240, "100k": 102_400}  # multiples of RUNNING
 RUNNING = 256
 STEPS = 32  # decode steps before the sequences are started again
 ROUNDS = 50
@@ -58,7 +58,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(params=["fresh", "full"])
 def pool(request: pytest.FixtureRequest, allocator: str, num_blocks: int) -> Iterator[Pool]:
     """A pool in that state; its invariants must hold afterwards."""
-    share = num_blocks * BLOCK_SIZE // RUNNING
+    share = num_blocks // RUNNING * BLOCK_SIZE
     (contender,) = contenders([allocator], [])
     made = contender.make(
         num_blocks=num_blocks, block_size=BLOCK_SIZE, max_seq_len=share, lengths=lambda seq: share
@@ -97,23 +97,26 @@ def test_allocator_decode_step(benchmark: Any, pool: Pool) -> None:
 
 def test_allocator_append_1000_blocks(benchmark: Any, pool: Pool) -> None:
     """1,000 blocks in one call, for 256 sequences that grow by their share."""
-    a, blocks = pool.allocator, 1000
-    wants = {
-        seq: (blocks // RUNNING + (seq < blocks % RUNNING)) * BLOCK_SIZE for seq in range(RUNNING)
-    }
-    # An allocator that reserves has rounded the shares of the smallest pool down.
-    if a.stats().total == blocks and a.capabilities().prefix is Prefix.NONE:
-        wants = {seq: 3 * BLOCK_SIZE for seq in wants}
+    a, wants = pool.allocator, _shares(1000)
 
-    def reopen() -> None:
-        for seq in wants:
-            if benchmark.extra_info.get("opened"):
+    def refill() -> None:
+        """Cached again, so that the next round must evict again when the pool is full."""
+        for seq, n in wants.items():
+            if rounds:
+                a.commit(seq, pool.tokens(n))
                 a.close(seq)
             a.open(seq, [])
-        benchmark.extra_info["opened"] = True
+        rounds.append(len(rounds))
 
-    benchmark.pedantic(a.append_many, args=(wants,), setup=reopen, rounds=ROUNDS, warmup_rounds=2)
+    rounds: list[int] = []
+    benchmark.pedantic(a.append_many, args=(wants,), setup=refill, rounds=ROUNDS, warmup_rounds=2)
     assert a.length(0) == wants[0]
+
+
+def _shares(blocks: int) -> dict[int, int]:
+    """Tokens that make up `blocks` blocks for RUNNING sequences, as evenly as can be."""
+    each, more = divmod(blocks, RUNNING)
+    return {seq: (each + (seq < more)) * BLOCK_SIZE for seq in range(RUNNING)}
 
 
 def test_allocator_open_cached_prefix(benchmark: Any, pool: Pool) -> None:

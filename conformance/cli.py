@@ -39,7 +39,11 @@ def check(
     ] = "",
     list_only: Annotated[bool, typer.Option("--list", help="List the cases, run none.")] = False,
     known_failures: Annotated[
-        Path | None, typer.Option(metavar="TOML", help="Known failures, see docs/CONFORMANCE.md.")
+        Path | None,
+        typer.Option(
+            metavar="TOML",
+            help="Known failures (format: pagedattn.conformance.known).",
+        ),
     ] = None,
 ) -> None:
     """Judge backends and allocators by the conformance suite; the last line is the verdict.

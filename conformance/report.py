@@ -21,7 +21,8 @@ from pagedattn.conformance.subjects import Subject
 __all__ = ["SCHEMA", "Run", "area_of", "environment", "print_run", "to_json"]
 
 SCHEMA = 1
-SHOWN_FAILURES = 6
+SHOWN_FAILURES = 5
+NAMED_FAILURES = 20
 STYLE = {
     Outcome.PASSED: "green",
     Outcome.FAILED: "bold red",
@@ -68,7 +69,7 @@ def print_run(console: Console, run: Run) -> None:
         console.print(f"all passed: {text}", style=STYLE[Outcome.PASSED], highlight=False)
     if mixed:
         console.print(_table(mixed))
-    failed = [r for r in run.results if r.outcome is Outcome.FAILED]
+    failed = _one_per_area_first([r for r in run.results if r.outcome is Outcome.FAILED])
     for result in failed[:SHOWN_FAILURES]:
         console.print()
         console.print(Text(f"FAILED {result.case}", style="bold red"))
@@ -78,8 +79,10 @@ def print_run(console: Console, run: Run) -> None:
         console.print(command, markup=False, highlight=False, soft_wrap=True)
     if more := failed[SHOWN_FAILURES:]:
         console.print()
-        names = ", ".join(r.case for r in more)
-        console.print(f"and {len(more)} more: {names}", markup=False, highlight=False)
+        names = ", ".join(r.case for r in more[:NAMED_FAILURES])
+        rest = ", ... (--json FILE has all)" if len(more) > NAMED_FAILURES else ""
+        text = f"and {len(more)} more failures: {names}{rest}"
+        console.print(text, markup=False, highlight=False)
     for stale in run.stale:
         console.print(f"stale: {stale}; remove the entry", markup=False, highlight=False)
     reasons = Counter(r.detail for r in run.results if r.outcome is Outcome.NOT_RUN)
@@ -91,6 +94,13 @@ def print_run(console: Console, run: Run) -> None:
     style = "bold green" if run.verdict.conforms else "bold red"
     console.print()
     console.print(Text(run.line, style=style), soft_wrap=True)
+
+
+def _one_per_area_first(results: Sequence[Result]) -> list[Result]:
+    """A broken basic fails hundreds of cases alike; one of each area tells more."""
+    first = {area_of(r.case): r for r in reversed(results)}
+    telling = [r for r in results if first[area_of(r.case)] is r]
+    return telling + [r for r in results if first[area_of(r.case)] is not r]
 
 
 def _areas(

@@ -85,7 +85,13 @@ if TYPE_CHECKING:
         DeviceInfo as DeviceInfo,
     )
     from pagedattn.engine import (
+        Completion as Completion,
+    )
+    from pagedattn.engine import (
         Engine as Engine,
+    )
+    from pagedattn.engine import (
+        FinishReason as FinishReason,
     )
     from pagedattn.engine import (
         ModelRunner as ModelRunner,
@@ -97,7 +103,13 @@ if TYPE_CHECKING:
         AllocatorError as AllocatorError,
     )
     from pagedattn.errors import (
+        EngineError as EngineError,
+    )
+    from pagedattn.errors import (
         InvalidBatch as InvalidBatch,
+    )
+    from pagedattn.errors import (
+        InvalidRequest as InvalidRequest,
     )
     from pagedattn.errors import (
         InvalidTensor as InvalidTensor,
@@ -204,10 +216,12 @@ _HOME = {
     "capabilities": ["Capabilities", "check"],
     "copies": ["copy_blocks"],
     "device": ["DeviceInfo"],
-    "engine": ["Engine", "ModelRunner", "SamplingParams"],
+    "engine": ["Completion", "Engine", "FinishReason", "ModelRunner", "SamplingParams"],
     "errors": [
         "AllocatorError",
+        "EngineError",
         "InvalidBatch",
+        "InvalidRequest",
         "InvalidTensor",
         "NotReady",
         "OutOfBlocks",

@@ -7,6 +7,8 @@
     ├── UnknownName      no plugin of that name                               (LookupError)
     ├── NotReady         the named plugin exists but cannot be used here      (RuntimeError)
     ├── PluginError      a plugin is broken; raised in strict mode only       (RuntimeError)
+    ├── InvalidRequest   the engine can never serve this request as asked     (ValueError)
+    ├── EngineError      the engine cannot go on                              (RuntimeError)
     └── AllocatorError   an allocator was called against its rules            (RuntimeError)
         └── OutOfBlocks  not enough blocks; the state is as it was
 
@@ -23,7 +25,9 @@ from typing import Any
 
 __all__ = [
     "AllocatorError",
+    "EngineError",
     "InvalidBatch",
+    "InvalidRequest",
     "InvalidTensor",
     "NotReady",
     "OutOfBlocks",
@@ -116,6 +120,14 @@ class NotReady(PagedAttnError, RuntimeError):
 
 class PluginError(PagedAttnError, RuntimeError):
     """A plugin failed to load (raised only with PAGEDATTN_STRICT=1; otherwise it is a row)."""
+
+
+class InvalidRequest(PagedAttnError, ValueError):
+    """A request that this engine can never serve as asked; refused before anything runs."""
+
+
+class EngineError(PagedAttnError, RuntimeError):
+    """The engine cannot go on: no progress is possible, or the model returned nonsense."""
 
 
 class AllocatorError(PagedAttnError, RuntimeError):

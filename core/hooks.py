@@ -98,7 +98,10 @@ class Hooks:
 
     @hookspec
     def pagedattn_model_runners(self) -> list[Offer]:  # type: ignore[empty-body]
-        """Targets: functions (model: str, *, dtype, device) -> pagedattn.engine.ModelRunner."""
+        """Targets: functions (model, *, dtype, device) -> pagedattn.engine.ModelRunner.
+
+        model may be a name, a directory or any object; dtype and device may be None. A runner that
+        does not know the model raises UnknownName, and the next one is asked."""
 
     @hookspec
     def pagedattn_cases(self) -> list[Offer]:  # type: ignore[empty-body]

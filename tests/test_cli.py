@@ -73,7 +73,8 @@ def test_memory_is_exact() -> None:
     assert run_json(*llama, "--kv-heads", "64")["bytes"] == 343_597_383_680
     assert run_json(*llama, "--kv-heads", "8")["bytes"] == 42_949_672_960
     assert "343,597,383,680" in run(*llama, "--kv-heads", "64")
-    mla = ["memory", "--layers", "61", "--kv-heads", "1", "--head-dim", "576", "--head-dim-v", "512"]
+    mla = ["memory", "--layers", "61", "--kv-heads", "1", "--head-dim", "576"]
+    mla += ["--head-dim-v", "512"]
     assert run_json(*mla, "--shared-kv", "--context", "16")["bytes_per_token"] == 61 * 576 * 2
 
 

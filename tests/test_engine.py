@@ -7,7 +7,8 @@ from engine_support import VOCAB, TinyModel, assert_drained, prompt
 import pagedattn as pa
 from pagedattn.backends.reference import ReferenceBackend
 from pagedattn.device import DeviceInfo
-from pagedattn.engine import Completion, EngineError, FinishReason, InvalidRequest, Progress
+from pagedattn.engine import Completion, FinishReason, Progress
+from pagedattn.errors import EngineError, InvalidRequest
 
 PROMPTS = [prompt(n, start) for start, n in enumerate([1, 3, 4, 5, 8, 13, 21])]
 GREEDY = pa.SamplingParams(max_new_tokens=9)

@@ -5,8 +5,9 @@ import torch
 from engine_support import TinyModel, assert_drained, prompt
 
 import pagedattn as pa
-from pagedattn.engine import EngineError, FinishReason, LayerAttention
+from pagedattn.engine import FinishReason, LayerAttention
 from pagedattn.engine.request import Request, State
+from pagedattn.errors import EngineError
 
 GREEDY = pa.SamplingParams(max_new_tokens=12)
 

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from pagedattn.engine import EngineError, SamplingParams
+from pagedattn.engine import SamplingParams
 from pagedattn.engine.sampling import check_logits, distribution, make_generator, sample
+from pagedattn.errors import EngineError
 
 PROBABILITIES = [0.1, 0.4, 0.05, 0.25, 0.2]
 LOGITS = torch.tensor(PROBABILITIES, dtype=torch.float64).log()

@@ -21,7 +21,7 @@ from transformers.masking_utils import (
 )
 
 import pagedattn as pa
-from pagedattn.engine import EngineError, InvalidRequest
+from pagedattn.errors import EngineError, InvalidRequest
 
 VOCAB, NEW = 89, 14
 SIZES: dict[str, Any] = {

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 import typer
 
+from pagedattn.benchmarks.audit import options
 from pagedattn.cli.output import fail
 from pagedattn.cli.spec_options import parse_size
 
-if TYPE_CHECKING:
-    from pagedattn.benchmarks.audit.contender import Contender
-    from pagedattn.benchmarks.audit.server import Server
-    from pagedattn.benchmarks.audit.trace import Trace
-
 __all__ = ["audit"]
-
-T = TypeVar("T")
-
-PARTS = ("fixed", "replay", "prefix")
 
 
 def audit(
@@ -132,8 +123,8 @@ def audit(
     stream = sys.stderr if json_file == Path("-") else sys.stdout
     console = Console(file=stream, width=None if stream.isatty() else 160)
     try:
-        path, allocators, policies = _sort_words(words or [], allocator or [], policy or [])
-        parts = _parts(part or [])
+        path, allocators, policies = options.sort_words(words or [], allocator or [], policy or [])
+        parts = options.chosen_parts(part or [])
         for file in (json_file, md_file, plot_file):
             if file and not file.absolute().parent.is_dir():
                 raise ValueError(f"cannot write {file}: {file.absolute().parent} is no directory")
@@ -141,18 +132,18 @@ def audit(
             require_plotting(plot_file)
             if "replay" not in parts:
                 raise ValueError("--plot shows the replay; add --only replay")
-        trace = _trace(path, skip_bad_lines, hash_block, limit, requests, seed)
+        trace = options.load_trace(path, skip_bad_lines, hash_block, limit, requests, seed)
         if block_size is None:
             block_size = trace.hash_block if path and trace.hash_block else 16
         if num_blocks is None:
-            num_blocks = _memory(memory) // max(1, token_bytes * block_size)
-        server = _server(
+            num_blocks = options.memory_bytes(memory) // max(1, token_bytes * block_size)
+        server = options.make_server(
             trace,
             num_blocks=num_blocks,
             block_size=block_size,
             max_len=parse_size(max_len) if max_len else None,
-            unit=_one_of("resolution", resolution, {"block": block_size, "token": 1}),
-            timed=_one_of("arrivals", arrivals, {"closed": False, "trace": True}),
+            unit=options.one_of("resolution", resolution, {"block": block_size, "token": 1}),
+            timed=options.one_of("arrivals", arrivals, {"closed": False, "trace": True}),
             clients=clients,
             speed=speed,
             max_running=max_running,
@@ -160,16 +151,16 @@ def audit(
             prefill_rate=prefill_rate,
             watermark=watermark,
         )
-        replayed, cached = _contenders(allocators, policies)
+        replayed, cached = options.chosen_contenders(allocators, policies)
         with _progress() as progress:
             result = run.audit(
                 trace,
                 server,
                 replayed=replayed if "replay" in parts else (),
                 cached=cached if "prefix" in parts else (),
-                reserve=_sizes("reserve", reserve) if "fixed" in parts else (),
-                page=_sizes("page", page) if "fixed" in parts else (),
-                cache_blocks=_sizes("cache-blocks", cache_blocks),
+                reserve=options.sizes("reserve", reserve) if "fixed" in parts else (),
+                page=options.sizes("page", page) if "fixed" in parts else (),
+                cache_blocks=options.sizes("cache-blocks", cache_blocks),
                 progress=progress,
             )
         print_audit(result, console)
@@ -193,146 +184,6 @@ def audit(
         raise typer.Exit(1)
 
 
-def _sort_words(
-    words: Sequence[str], allocators: Sequence[str], policies: Sequence[str]
-) -> tuple[Path | None, list[str], list[str]]:
-    """(trace, allocators, policies). An option takes one value: `--allocator A B` leaves B among
-    the words, where its name tells what it is; the one word that names neither is the trace."""
-    from pagedattn import registry
-
-    named = {
-        "allocator": [name for part in allocators for name in part.split(",") if name],
-        "policy": [name for part in policies for name in part.split(",") if name],
-    }
-    known = {
-        "allocator": {row.name for row in registry.allocators()},
-        "policy": {row.name for row in registry.policies()},
-    }
-    files = []
-    for word in words:
-        kinds = [kind for kind in named if named[kind] and word in known[kind]]
-        if kinds and not Path(word).exists():
-            named[kinds[0]].append(word)
-        else:
-            files.append(word)
-    if len(files) > 1:
-        raise ValueError(
-            f"{', '.join(map(repr, files))}: only one of them can be the trace; the others are no "
-            "allocator or policy that follows --allocator or --policy"
-        )
-    unique = {kind: list(dict.fromkeys(names)) for kind, names in named.items()}
-    return Path(files[0]) if files else None, unique["allocator"], unique["policy"]
-
-
-def _parts(asked: Sequence[str]) -> set[str]:
-    found = {name for item in asked for name in item.split(",")} or set(PARTS)
-    for name in found - set(PARTS):
-        raise ValueError(f"--only {name!r} is not one of {', '.join(PARTS)}")
-    return found
-
-
-def _trace(
-    path: Path | None,
-    skip_bad_lines: bool,
-    hash_block: int,
-    limit: int | None,
-    requests: int,
-    seed: int,
-) -> Trace:
-    from pagedattn.benchmarks.audit.generator import generate
-    from pagedattn.benchmarks.audit.readers import read_trace
-    from pagedattn.benchmarks.audit.trace import TraceError
-
-    if limit is not None and limit < 1:
-        raise ValueError(f"--limit {limit} leaves no request")
-    if hash_block < 1:
-        raise ValueError(f"--hash-block is {hash_block}; at least 1 is required")
-    if path is None:
-        return generate(min(requests, limit or requests), seed=seed)
-    if not path.is_file():
-        raise ValueError(f"{path} is no trace file, and no allocator or policy that was asked for")
-    try:
-        return read_trace(path, skip_bad_lines=skip_bad_lines, hash_block=hash_block, limit=limit)
-    except TraceError as error:
-        hint = "correct the line, or replay the others with --skip-bad-lines"
-        raise ValueError(f"{error}; {hint}") from None
-
-
-def _server(
-    trace: Trace,
-    *,
-    num_blocks: int,
-    block_size: int,
-    max_len: int | None,
-    unit: int,
-    timed: bool,
-    clients: int,
-    speed: float,
-    max_running: int,
-    step_seconds: float,
-    prefill_rate: float,
-    watermark: float,
-) -> Server:
-    from pagedattn.benchmarks.audit.server import Server
-
-    pool = num_blocks * block_size
-    if max_len is None:
-        longest = max((r.total for r in trace.requests if r.total <= pool), default=1)
-        max_len = min(1 << (longest - 1).bit_length(), max(1, pool))
-    return Server(
-        num_blocks=num_blocks,
-        block_size=block_size,
-        max_len=max_len,
-        unit=unit,
-        timed=timed,
-        clients=clients,
-        speed=speed,
-        max_running=max_running,
-        step_seconds=step_seconds,
-        prefill_rate=prefill_rate,
-        watermark=watermark,
-    )
-
-
-def _contenders(
-    allocators: Sequence[str], policies: Sequence[str]
-) -> tuple[list[Contender], list[Contender]]:
-    """Those to replay and those whose prefixes are counted."""
-    from pagedattn import registry
-    from pagedattn.benchmarks.audit.contender import contenders
-
-    def ready(rows: Sequence[registry.Row]) -> list[str]:
-        return [row.name for row in rows if row.state is registry.State.READY]
-
-    names = list(allocators) or ready(registry.allocators())
-    every = list(policies) or ready(registry.policies())
-    return contenders(names, policies), contenders(names, every)
-
-
-_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-
-
-def _memory(text: str) -> int:
-    """ "16GiB", "16G" -> bytes; powers of 1024."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if match is None or len(text) > 40:
-        raise ValueError(f"--memory {text!r}: expected something like 16GiB or 800MiB")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _sizes(option: str, text: str) -> list[int]:
-    sizes = [parse_size(part.strip()) for part in text.split(",") if part.strip()]
-    if min(sizes, default=1) < 1:
-        raise ValueError(f"--{option} {text!r}: every size must be at least 1")
-    return sizes
-
-
-def _one_of(option: str, text: str, options: dict[str, T]) -> T:
-    if text not in options:
-        raise ValueError(f"--{option} {text!r} is not one of {', '.join(options)}")
-    return options[text]
-
-
 def _command(
     context: typer.Context, path: Path | None, allocators: Sequence[str], policies: Sequence[str]
 ) -> str:
@@ -341,7 +192,7 @@ def _command(
     parts += [x for name in allocators for x in ("--allocator", name)]
     parts += [x for name in policies for x in ("--policy", name)]
     for parameter in context.command.params:
-        value = context.params[parameter.name or ""]
+        value = context.params.get(parameter.name or "", parameter.default)
         if parameter.name in ("words", "allocator", "policy") or value == parameter.default:
             continue
         option = max(parameter.opts, key=len)

@@ -6,6 +6,8 @@ stands for each hash block, so that a pool of n blocks holds n blocks of the tra
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ class CacheRow:
     """One cache size. hits: leading blocks found, by contender label; None: it found no prefix.
 
     blocks   of the pool; `unbounded` says that it holds every block of the trace
-    optimum  hits of the clairvoyant policy
+    optimum  hits of the clairvoyant policy; None: not computed
     seconds  that the replay took, by label
     """
 
@@ -32,7 +34,7 @@ class CacheRow:
     prompt_blocks: int
     hits: dict[str, int]
     seconds: dict[str, float]
-    optimum: int
+    optimum: int | None
 
 
 def study(
@@ -42,11 +44,9 @@ def study(
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[CacheRow]:
     """A row for each size and one for an unbounded cache; only contenders that keep prefixes."""
-    from pagedattn.benchmarks.audit.optimum import optimal_hits
-
     chains = [_prompt(trace, i) for i in range(len(trace.requests))]
     total = sum(map(len, chains))
-    everything = len({i for chain in chains for i in chain})
+    everything = max(1, len({i for chain in chains for i in chain}))
     rows = []
     for blocks in [*(n for n in sorted(set(sizes)) if n < everything), everything]:
         hits, seconds = {}, {}
@@ -63,9 +63,17 @@ def study(
             begin = time.perf_counter()
             hits[contender.label] = prefix_hits(allocator, chains)
             seconds[contender.label] = time.perf_counter() - begin
-        optimum = optimal_hits(chains, blocks)
-        rows.append(CacheRow(blocks, blocks == everything, total, hits, seconds, optimum))
+        rows.append(
+            CacheRow(blocks, blocks == everything, total, hits, seconds, _optimum(chains, blocks))
+        )
     return rows
+
+
+def _optimum(chains: Sequence[Sequence[int]], blocks: int) -> int | None:
+    name = "pagedattn.benchmarks.audit.optimum"
+    if importlib.util.find_spec(name) is None:
+        return None
+    return int(importlib.import_module(name).optimal_hits(chains, blocks))
 
 
 def prefix_hits(allocator: BlockAllocator, chains: Sequence[Sequence[int]]) -> int:

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pagedattn.benchmarks.audit.clocked import Operation
+from pagedattn.benchmarks.audit.counts import Counts
 from pagedattn.benchmarks.audit.fixed import Fixed
 from pagedattn.benchmarks.audit.prefix import CacheRow
 from pagedattn.benchmarks.audit.server import Server
-from pagedattn.benchmarks.audit.simulate import Counts
 from pagedattn.benchmarks.audit.timeline import Point, Use
 from pagedattn.benchmarks.audit.trace import Trace
 

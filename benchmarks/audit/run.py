@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 
 from pagedattn.benchmarks.audit.clocked import Clocked
 from pagedattn.benchmarks.audit.contender import Contender
+from pagedattn.benchmarks.audit.counts import Counts
 from pagedattn.benchmarks.audit.fixed import paging, reservation
 from pagedattn.benchmarks.audit.prefix import study
 from pagedattn.benchmarks.audit.results import Audit, Replay
 from pagedattn.benchmarks.audit.server import Server
-from pagedattn.benchmarks.audit.simulate import Counts, Simulation
+from pagedattn.benchmarks.audit.simulate import Simulation
 from pagedattn.benchmarks.audit.timeline import Timeline
 from pagedattn.benchmarks.audit.trace import Trace
 

@@ -18,45 +18,13 @@ from itertools import pairwise
 from pagedattn.allocator import Addressing
 from pagedattn.benchmarks.audit.clocked import Clocked
 from pagedattn.benchmarks.audit.content import Contents
+from pagedattn.benchmarks.audit.counts import Counts
 from pagedattn.benchmarks.audit.server import Server
 from pagedattn.benchmarks.audit.timeline import Timeline
 from pagedattn.benchmarks.audit.trace import Trace
 from pagedattn.errors import OutOfBlocks
 
-__all__ = ["Counts", "Simulation"]
-
-
-@dataclass(slots=True)
-class Counts:
-    """What happened. Requests: completed + refused == all of them.
-
-    too_long      refused: above the server's max_len
-    too_large     refused: larger than the whole pool
-    no_room       refused: alone in the pool, and the allocator could not place it
-    admitted      requests that ran, each counted once
-    preemptions   times that a running request lost its memory   preempted   requests that did
-    recomputed    tokens computed again after preemptions
-    prompt_blocks, hit_blocks   blocks of the prompts of admitted requests, and how many of them
-                                were found, at the first admission
-    table_blocks, table_runs    blocks of the tables at the end, and runs of adjacent ids in them
-    """
-
-    completed: int = 0
-    admitted: int = 0
-    too_long: int = 0
-    too_large: int = 0
-    no_room: int = 0
-    preemptions: int = 0
-    preempted: int = 0
-    recomputed: int = 0
-    prompt_blocks: int = 0
-    hit_blocks: int = 0
-    table_blocks: int = 0
-    table_runs: int = 0
-
-    @property
-    def refused(self) -> int:
-        return self.too_long + self.too_large + self.no_room
+__all__ = ["Simulation"]
 
 
 @dataclass(slots=True)
@@ -260,6 +228,7 @@ class Simulation:
         """Take the memory of a run that has not got this step's token yet."""
         job, length = run.job, run.length + self._step - run.since - 1
         alone = len(self._running) == 1
+        self._commit(run, length // self.server.unit)
         self._leave(run, length)
         self.counts.preemptions += 1
         self.counts.preempted += not job.preempted

@@ -25,12 +25,12 @@ def rows_of(phase: str) -> int:
 
 def lengths(phase: str, block_size: int) -> tuple[list[int], list[int]]:
     """(query_lens, seq_lens) of a small step of that phase: B > 1, block edges, empty requests."""
-    bs = block_size
+    bs, rows = block_size, min(block_size, 16)  # large blocks: no more rows than needed
     if phase == "decode":
         return [1, 1, 1, 0, 1, 1], [bs + 1, 1, bs, 3, 2 * bs - 1, bs - 1 or 1]
     if phase == "prefill":
-        return [5, bs + 1, 0, 1], [5, bs + 1, 0, 1]
-    return [1, 6, 0, 1, bs], [2 * bs, bs + 3 if bs > 3 else 6, 0, 1, 2 * bs + 1]
+        return [5, rows + 1, 0, 1], [5, bs + 1, 0, 1]
+    return [1, 6, 0, 1, rows], [2 * bs, bs + 3 if bs > 3 else 6, 0, 1, 2 * bs + 1]
 
 
 def _phase(phase: str, wanted: dict[str, object], subject: AttentionSubject, seed: int) -> Measures:

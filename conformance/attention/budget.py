@@ -1,15 +1,15 @@
 """The allowed error. One rule for everybody; no backend sets its own tolerance.
 
-    allowed = 2 x max|truth| x (relative error of the plain computation + eps + eps32 x max|score|)
+    allowed = 2 x max|truth| x (relative error of the plain computation + eps + eps32 x max|logit|)
 
-4 x for 8-bit caches. The last term is what rounding a score, once and in float32 (float64), does to
-its weight. The plain computation is the definition in the backend's own dtype (oracle.py);
-its relative error is the largest of the step's requests, and max|truth| is taken per request, so
-that a long request (small outputs) is not judged by the yardstick of a short one. Rounding depends
-on the order of the sums, and a small step has few samples of it: the plain computation is run in
-four orders and the worst counts. eps is that of
-the coarser of dtype and out_dtype. For the LSE the yardstick is the larger of |lse| and the largest
-|score|, of which it is a sum.
+4 x for 8-bit caches. The last term is what rounding a score (or sink), once and in float32
+(float64), does to its weight. The plain computation is the definition in the backend's own dtype
+(oracle.py); its relative error is the largest of the step's requests, and max|truth| is taken per
+request, so that a long request (small outputs) is not judged by the yardstick of a short one.
+Rounding depends on the order of the sums, and a small step has few samples of it: the plain
+computation is run in four orders and the worst counts. eps is that of the coarser of dtype and
+out_dtype. For the LSE the yardstick is the larger of |lse| and the largest |logit|, of which it is
+a sum.
 
 Head-room is allowed / measured: below 1 the case fails; the report prints the smallest of a dtype.
 """

@@ -30,8 +30,9 @@ def _poison(
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
     clean = produce(subject, content, Placing(seed=seed, poison=Poison.ZERO))
     dirty = produce(subject, content, Placing(seed=seed, poison=poison))
+    measures = compare(content, dirty)
     same_bits(clean, dirty, f"what unowned slots hold (zeros, then {poison.name})")
-    return compare(content, dirty)
+    return measures
 
 
 def _short_full(subject: AttentionSubject, seed: int) -> Measures:

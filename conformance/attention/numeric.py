@@ -128,8 +128,9 @@ def _quantised(
     needs(content, dataclasses.replace(RULES, kv_scales=False))
     clean = produce(subject, content, Placing(seed=seed, poison=Poison.ZERO))
     dirty = produce(subject, content, Placing(seed=seed))
+    measures = compare(content, dirty)
     same_bits(clean, dirty, "what unowned slots and their scales hold")
-    return compare(content, dirty)
+    return measures
 
 
 def _quantised_option(

@@ -7,6 +7,7 @@ the backend's dtype is "the plain computation", whose error sets the allowed one
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +35,7 @@ class Rules:
     alibi_from_row: bool = True  # origin of the bias: the row, else key 0
     sinks: int = 1  # how often they enter the denominator
     lse_sinks: bool = True
-    lse_base: float = torch.e
+    lse_base: float = math.e
     use_scale: bool = True
     dims: int | None = None  # only the first dims of q and k
     interleaved_heads: bool = False  # h % Hkv instead of h // group
@@ -48,7 +49,7 @@ RULES = Rules()
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """out [Tq, Hq, Dv] and lse [Tq, Hq] of each request; top: the largest finite |score|."""
+    """out [Tq, Hq, Dv] and lse [Tq, Hq] of each request; top is the largest |logit| that counts."""
 
     out: tuple[Tensor, ...]
     lse: tuple[Tensor, ...]
@@ -144,34 +145,39 @@ def _request(
     if order:
         other = _order(keys, order)
         score, v = score[..., other], v[:, other]
-    finite = score[score.isfinite()]
-    largest = float(finite.abs().max()) if finite.numel() else 0.0
-    out, lse = _softmax_v(content, score, v, rules)
-    return out.transpose(0, 1), lse.transpose(0, 1), largest
+    logits = torch.cat((score, _sinks(content, score, rules)), dim=-1)
+    out, lse = _softmax_v(score, logits, v, rules)
+    return out.transpose(0, 1), lse.transpose(0, 1), _largest_that_counts(logits)
 
 
-def _softmax_v(content: Content, score: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
-    """out [Hq, Tq, Dv] and lse [Hq, Tq] from score [Hq, Tq, n]; an empty row is 0 and -inf."""
+def _sinks(content: Content, score: Tensor, rules: Rules) -> Tensor:
+    """[Hq, Tq, 1], or [Hq, Tq, 0] without sinks."""
     heads, rows, _ = score.shape
-    extra = score.new_empty(heads, rows, 0)
-    if content.sinks is not None:
-        sink = content.sinks.to(score.dtype)[:, None, None]
-        extra = sink.expand(heads, rows, rules.sinks)
-    logits = torch.cat((score, extra), dim=-1)
+    if content.sinks is None:
+        return score.new_empty(heads, rows, 0)
+    return content.sinks.to(score.dtype)[:, None, None].expand(heads, rows, rules.sinks)
+
+
+def _softmax_v(score: Tensor, logits: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:
+    """out [Hq, Tq, Dv] and lse [Hq, Tq]; `logits` is score [Hq, Tq, n] and the sinks. A row without
+    a logit gives 0 and -inf."""
+    heads, rows, keys = score.shape
+    nothing = score.new_full((heads, rows), float("-inf"))
     if not logits.shape[-1]:
-        return v.new_zeros(heads, rows, v.shape[-1]), score.new_full((heads, rows), float("-inf"))
+        return v.new_zeros(heads, rows, v.shape[-1]), nothing
     empty = (logits == float("-inf")).all(-1)
     weight = torch.softmax(logits, dim=-1).masked_fill(empty[..., None], 0.0)
-    out = weight[..., : score.shape[-1]] @ v
     of_lse = logits if rules.lse_sinks else score
-    lse = (
-        torch.logsumexp(of_lse, dim=-1)
-        if of_lse.shape[-1]
-        else of_lse.new_full((heads, rows), float("-inf"))
-    )
-    if rules.lse_base != torch.e:
-        lse = lse / torch.log(torch.tensor(rules.lse_base, dtype=lse.dtype))
-    return out, lse
+    lse = torch.logsumexp(of_lse, dim=-1) if of_lse.shape[-1] else nothing
+    return weight[..., :keys] @ v, lse / math.log(rules.lse_base)
+
+
+def _largest_that_counts(logits: Tensor) -> float:
+    """The largest |logit| among those with a weight that a float32 sum can notice."""
+    if not logits.numel():
+        return 0.0
+    counts = (logits > logits.amax(-1, keepdim=True) - 20) & logits.isfinite()
+    return float(logits[counts].abs().max()) if bool(counts.any()) else 0.0
 
 
 def _order(size: int, order: int) -> Tensor:

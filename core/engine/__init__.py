@@ -3,11 +3,11 @@
 runner.py     what an engine needs of a model      attention.py  ops, caches and plans of its layers
 sampling.py   from logits to a token               request.py    one request on its way
 scheduler.py  who runs in the next step            step.py       a step's tensors
-models.py     names to models, through plugins     engine.py     the loop around them
+models.py     names to models, through plugins     checks.py     what is refused at once
+engine.py     the loop around them
 """
 
 from pagedattn.engine.engine import Engine
-from pagedattn.engine.errors import EngineError, InvalidRequest
 from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
 from pagedattn.engine.runner import LayerAttention, ModelRunner
 from pagedattn.engine.sampling import SamplingParams
@@ -15,10 +15,8 @@ from pagedattn.engine.sampling import SamplingParams
 __all__ = [
     "Completion",
     "Engine",
-    "EngineError",
     "EngineStats",
     "FinishReason",
-    "InvalidRequest",
     "LayerAttention",
     "ModelRunner",
     "Progress",

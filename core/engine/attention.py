@@ -13,8 +13,8 @@ from torch import Tensor
 from pagedattn.attention import AttentionBackend, AttentionOp, Plan
 from pagedattn.batch import AttentionBatch, KVCache
 from pagedattn.device import DeviceInfo
-from pagedattn.engine.errors import EngineError
 from pagedattn.engine.output import EngineStats
+from pagedattn.errors import EngineError
 from pagedattn.spec import AttentionSpec, Limits
 
 __all__ = ["PagedLayers"]

@@ -15,7 +15,7 @@ from pagedattn.allocator import BlockAllocator
 from pagedattn.attention import AttentionBackend
 from pagedattn.copies import copy_blocks
 from pagedattn.engine.attention import PagedLayers
-from pagedattn.engine.errors import EngineError, InvalidRequest
+from pagedattn.engine.checks import check_request, one_each
 from pagedattn.engine.models import resolve_model
 from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
 from pagedattn.engine.request import Request, State
@@ -23,6 +23,7 @@ from pagedattn.engine.runner import ModelRunner
 from pagedattn.engine.sampling import SamplingParams, check_logits, make_generator, sample
 from pagedattn.engine.scheduler import Schedule, Scheduler
 from pagedattn.engine.step import build_step
+from pagedattn.errors import EngineError, InvalidRequest
 from pagedattn.registry import allocator as make_allocator
 from pagedattn.registry import backend as find_backend
 from pagedattn.spec import Limits
@@ -108,7 +109,7 @@ class Engine:
         tokens than the model's positions or the pool can hold."""
         params = SamplingParams() if params is None else params
         tokens = self.model.encode(prompt) if isinstance(prompt, str) else list(map(int, prompt))
-        self._check(tokens, params)
+        check_request(tokens, params, self.model, self.allocator)
         eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
         request = Request(
             id=next(self._ids),
@@ -219,7 +220,7 @@ class Engine:
             raise InvalidRequest("prompts is one text; give a list of prompts")
         if self.pending:
             raise EngineError("requests of submit() are pending; step() until they are done first")
-        each = _one_each(params, len(prompts))
+        each = one_each(params, len(prompts))
         ids: list[int] = []
         done: dict[int, Completion] = {}
         tokens = 0
@@ -269,32 +270,6 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _check(self, tokens: Sequence[int], params: SamplingParams) -> None:
-        if not isinstance(params, SamplingParams):
-            raise TypeError(f"params={params!r} is not a SamplingParams")
-        if not tokens:
-            raise InvalidRequest("the prompt is empty; at least one token is needed")
-        vocabulary = self.model.vocab_size
-        for i, token in enumerate(tokens):
-            if not 0 <= token < vocabulary:
-                raise InvalidRequest(
-                    f"prompt[{i}] is {token}; the model's token ids lie in [0, {vocabulary})"
-                )
-        stored = len(tokens) + params.max_new_tokens - 1
-        asked = f"a prompt of {len(tokens)} tokens with max_new_tokens={params.max_new_tokens}"
-        if stored > self.model.max_model_len:
-            raise InvalidRequest(
-                f"{asked} needs {stored} positions; the model has {self.model.max_model_len}; "
-                "shorten the prompt or lower max_new_tokens"
-            )
-        size, blocks = self.allocator.block_size, self.allocator.num_blocks
-        need = -(-stored // size)
-        if need > blocks:
-            raise InvalidRequest(
-                f"{asked} needs {need} blocks of {size} tokens; the pool has {blocks}, so it could "
-                f"never finish; lower max_new_tokens or make the engine with num_blocks >= {need}"
-            )
-
 
 def _allocator(
     allocator: str | BlockAllocator, num_blocks: int | None, block_size: int | None
@@ -310,13 +285,3 @@ def _allocator(
         if given is not None and given != own:
             raise ValueError(f"{name}={given}, but the given allocator has {name}={own}")
     return allocator
-
-
-def _one_each(
-    params: SamplingParams | Sequence[SamplingParams] | None, count: int
-) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
-    if len(params) != count:
-        raise InvalidRequest(f"{len(params)} params for {count} prompts; give one, or one for each")
-    return list(params)

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pagedattn.engine.errors import InvalidRequest
+from pagedattn.errors import InvalidRequest
 from pagedattn.spec import AttentionSpec
 
 __all__ = ["LayerAttention", "ModelRunner"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pagedattn.engine.errors import EngineError
+from pagedattn.errors import EngineError
 
 __all__ = ["SamplingParams", "check_logits", "distribution", "make_generator", "sample"]
 

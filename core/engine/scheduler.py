@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedattn.allocator import BlockAllocator, CopyOp
-from pagedattn.engine.errors import EngineError
 from pagedattn.engine.output import FinishReason
 from pagedattn.engine.request import Request, State
-from pagedattn.errors import OutOfBlocks
+from pagedattn.errors import EngineError, OutOfBlocks
 
 __all__ = ["Schedule", "Scheduler", "Work"]
 

@@ -111,7 +111,7 @@ class ContiguousAllocator(BlockAllocator):
         blocks = self.blocks_at_open(seq, len(tokens))
         start = self.space.take(blocks) if blocks else 0
         if start is None:
-            raise NoExtent(blocks, self.space.free, self._largest())
+            raise NoExtent(blocks, self.space.free, self._obstacle(blocks))
         self._extents[seq] = Extent(start, blocks)
         self._lookups += 1
         return PrefixHit()
@@ -217,7 +217,9 @@ class ContiguousAllocator(BlockAllocator):
     def _columns(self, length: int) -> int:
         return -(-length // self.block_size)
 
-    def _largest(self) -> str:
+    def _obstacle(self, blocks: int) -> str:
+        if blocks > self.num_blocks:
+            return f"the whole pool has {self.num_blocks}"
         return f"the largest hole has {self.space.largest}"
 
     def _place(self, wants: Mapping[int, int]) -> dict[int, Extent]:
@@ -239,7 +241,7 @@ class ContiguousAllocator(BlockAllocator):
                 if length > self.max_seq_len:
                     reason += f"{length} tokens are above max_seq_len={self.max_seq_len}"
                 else:
-                    reason += self._largest()
+                    reason += self._obstacle(blocks)
                 raise NoExtent(blocks - extent.blocks, self.space.free, reason)
             grown[seq] = new
         return grown

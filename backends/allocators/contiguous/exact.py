@@ -55,4 +55,4 @@ class ContiguousExact(ContiguousAllocator):
                 f"sequence {seq} has no entry in lengths=; contiguous_exact must be told the final "
                 "length of every sequence"
             ) from None
-        return integer(f"lengths of sequence {seq}", told, 0, self.max_seq_len, "its maximum")
+        return integer(f"lengths of sequence {seq}", told, 0)

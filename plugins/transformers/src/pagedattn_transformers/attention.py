@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from pagedattn.engine import EngineError, LayerAttention
+from pagedattn.engine import LayerAttention
+from pagedattn.errors import EngineError
 from pagedattn.spec import AttentionSpec
 from pagedattn_transformers.masks import CausalMask, describe_mask, refuse
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from pagedattn.engine import InvalidRequest, LayerAttention, ModelRunner
+from pagedattn.engine import LayerAttention, ModelRunner
+from pagedattn.errors import InvalidRequest
 from pagedattn.spec import AttentionSpec
 from pagedattn_transformers.attention import NAME, Layer, Probe, Step, answering
 from pagedattn_transformers.masks import refuse

@@ -1,0 +1,53 @@
+"""What is refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pagedattn.allocator import BlockAllocator
+from pagedattn.engine.runner import ModelRunner
+from pagedattn.engine.sampling import SamplingParams
+from pagedattn.errors import InvalidRequest
+
+__all__ = ["check_request", "one_each"]
+
+
+def check_request(
+    tokens: Sequence[int], params: SamplingParams, model: ModelRunner, allocator: BlockAllocator
+) -> None:
+    """InvalidRequest unless the engine, with nothing else to do, can serve it to the end."""
+    if not isinstance(params, SamplingParams):
+        raise TypeError(f"params={params!r} is not a SamplingParams")
+    if not tokens:
+        raise InvalidRequest("the prompt is empty; at least one token is needed")
+    vocabulary = model.vocab_size
+    for i, token in enumerate(tokens):
+        if not 0 <= token < vocabulary:
+            raise InvalidRequest(
+                f"prompt[{i}] is {token}; the model's token ids lie in [0, {vocabulary})"
+            )
+    stored = len(tokens) + params.max_new_tokens - 1
+    asked = f"a prompt of {len(tokens)} tokens with max_new_tokens={params.max_new_tokens}"
+    if stored > model.max_model_len:
+        raise InvalidRequest(
+            f"{asked} needs {stored} positions; the model has {model.max_model_len}; "
+            "shorten the prompt or lower max_new_tokens"
+        )
+    size, blocks = allocator.block_size, allocator.num_blocks
+    need = -(-stored // size)
+    if need > blocks:
+        raise InvalidRequest(
+            f"{asked} needs {need} blocks of {size} tokens; the pool has {blocks}, so it could "
+            f"never finish; lower max_new_tokens or make the engine with num_blocks >= {need}"
+        )
+
+
+def one_each(
+    params: SamplingParams | Sequence[SamplingParams] | None, count: int
+) -> list[SamplingParams]:
+    """`params` as a list of `count`."""
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * count
+    if len(params) != count:
+        raise InvalidRequest(f"{len(params)} params for {count} prompts; give one, or one for each")
+    return list(params)
