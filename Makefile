@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: demo test check bench-pytest clean
+.PHONY: demo test check clean
 
 $(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -newer $(VENV)/installed 2>/dev/null)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

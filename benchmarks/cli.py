@@ -64,8 +64,8 @@ def bench(
         str, typer.Option(help="none, per_tensor, per_head or per_token_head.")
     ] = "none",
     kv_dtype: Annotated[
-        str, typer.Option(help="8-bit dtype of the cache when --kv-quant is given.")
-    ] = "fp8",
+        str | None, typer.Option(help="8-bit dtype of the cache with --kv-quant (default: fp8).")
+    ] = None,
     window: Annotated[
         int | None, typer.Option(help="Keys before the row's own that it sees (window left).")
     ] = None,
@@ -249,7 +249,7 @@ def _workloads(
     block_size: int,
     layout: str,
     kv_quant: str,
-    kv_dtype: str,
+    kv_dtype: str | None,
     window: int | None,
     softcap: float | None,
     placement: str,
@@ -263,6 +263,10 @@ def _workloads(
 
     heads = parse_shape(shape)
     quant = _member("kv-quant", KVQuant, kv_quant)
+    if query_lens and phases == ["decode"]:
+        raise typer.BadParameter("--query-len is for prefill and mixed; a decode step has one row")
+    if kv_dtype is not None and quant is KVQuant.NONE:
+        raise typer.BadParameter("--kv-dtype needs --kv-quant: only a quantised cache is 8-bit")
     spec = AttentionSpec(
         num_heads=heads.num_heads,
         num_kv_heads=heads.num_kv_heads,
@@ -271,7 +275,7 @@ def _workloads(
         shared_kv=heads.shared_kv,
         block_size=block_size,
         dtype=parse_dtype(dtype),
-        kv_dtype=parse_dtype(dtype if quant is KVQuant.NONE else kv_dtype),
+        kv_dtype=parse_dtype(dtype if quant is KVQuant.NONE else kv_dtype or "fp8"),
         kv_quant=quant,
         layout=_member("layout", Layout, layout),
         window=(window, None),

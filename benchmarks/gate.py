@@ -20,7 +20,7 @@ from pagedattn.benchmarks.inputs import Inputs
 from pagedattn.spec import AttentionSpec, KVQuant, Mask
 from pagedattn.write import dequantise
 
-__all__ = ["Check", "Truth", "check_run", "check_write", "make_truth"]
+__all__ = ["Check", "Truth", "check_write", "make_truth", "run_and_check"]
 
 MAX_REQUESTS, MAX_ROWS = 2, 8
 MAX_ELEMENTS = 2**24  # of a gathered K or V: long contexts in float64 are large

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import contextmanager
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pagedattn.conformance.badge import to_badge
 from pagedattn.conformance.case import Case, NotRun, Outcome, Result
 from pagedattn.conformance.expression import compile_expression
+from pagedattn.conformance.html import to_html
+from pagedattn.conformance.junit import to_junit
 from pagedattn.conformance.known import Known, apply_known, read_known
-from pagedattn.conformance.report import Run, print_run, to_json
-from pagedattn.conformance.runner import run_cases
+from pagedattn.conformance.markdown import to_markdown
+from pagedattn.conformance.quick import quick
+from pagedattn.conformance.report import Run, print_run, shown_failures, to_json
+from pagedattn.conformance.runner import judge_case, run_cases
+from pagedattn.conformance.settings import using
 from pagedattn.conformance.subjects import Subject, cases_of, resolve
 from pagedattn.errors import NotReady, PagedAttnError
 
@@ -31,80 +40,144 @@ def check(
         str,
         typer.Option("-k", metavar="EXPR", help="Only cases that match, e.g. 'gqa and not mixed'."),
     ] = "",
+    quick_part: Annotated[
+        bool,
+        typer.Option("--quick", help="The required core and one case of each other kind."),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Other contents under the same case ids; 0: the usual ones.")
+    ] = 0,
     max_time: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop then; the rest counts as not run.")
+    ] = None,
+    known_failures: Annotated[
+        Path | None,
+        typer.Option(metavar="TOML", help="Known failures (format: docs/conformance.md)."),
     ] = None,
     json_file: Annotated[
         str, typer.Option("--json", metavar="FILE", help="Write every outcome ('-': to stdout).")
     ] = "",
+    html_file: Annotated[
+        str, typer.Option("--html", metavar="FILE", help="Write a page for a browser.")
+    ] = "",
+    junit_file: Annotated[
+        str, typer.Option("--junit", metavar="FILE", help="Write JUnit XML.")
+    ] = "",
+    md_file: Annotated[
+        str, typer.Option("--md", metavar="FILE", help="Write a Markdown summary.")
+    ] = "",
+    badge: Annotated[
+        bool,
+        typer.Option("--badge", help="Print the JSON of a shields.io badge, one line per subject."),
+    ] = False,
     list_only: Annotated[bool, typer.Option("--list", help="List the cases, run none.")] = False,
-    known_failures: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="TOML",
-            help="Known failures (format: pagedattn.conformance.known).",
-        ),
-    ] = None,
 ) -> None:
     """Judge backends and allocators by the conformance suite; the last line is the verdict.
 
     Exit code 0: all conform. 1: one does not. 2: wrong usage, or nothing could be executed.
     """
-    console = Console(stderr=json_file == "-")
+    console = Console(stderr=json_file == "-" or badge)
     try:
+        if json_file == "-" and badge:
+            raise ValueError("--json - and --badge both print to stdout; give --json a file")
+        outputs = [file for file in (json_file, html_file, junit_file, md_file) if file not in ("", "-")]
+        _writable(outputs)
         known = read_known(known_failures) if known_failures else ()
         subjects = [subject for name in names for subject in resolve(name, device)]
-        chosen = [(subject, _selected(subject, keyword)) for subject in subjects]
+        chosen = [(subject, _selected(subject, keyword, quick_part)) for subject in subjects]
     except (PagedAttnError, ValueError, OSError) as error:
         Console(stderr=True).print(
             f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True
         )
         raise typer.Exit(2) from error
     if list_only:
-        for _, cases in chosen:
-            for case in cases:
+        for _, selection in chosen:
+            for case in selection.cases:
                 core = "  core" if case.core else ""
                 print(f"{case.id:<44} docs/SPEC.md#{case.rule}{core}")
         return
     runs = []
-    for subject, cases in chosen:
-        run = _judge(console, subject, cases, keyword, max_time, known)
+    for subject, selection in chosen:
+        run = _judge(console, subject, selection, seed, max_time, known)
         print_run(console, run)
         runs.append(run)
-    if json_file:
-        text = json.dumps(to_json(runs), indent=1, allow_nan=False)
-        if json_file == "-":
-            print(text)
-        else:
-            Path(json_file).write_text(text + "\n", encoding="utf-8")
+    document = to_json(runs)
+    if json_file == "-":
+        print(_dumped(document))
+    if badge:
+        for one in document["runs"]:
+            print(json.dumps(to_badge(one)))
+    for file, text in (
+        (json_file, lambda: _dumped(document) + "\n"),
+        (html_file, lambda: to_html(document)),
+        (junit_file, lambda: to_junit(document)),
+        (md_file, lambda: to_markdown(document)),
+    ):
+        if file not in ("", "-"):
+            Path(file).write_text(text(), encoding="utf-8")
     raise typer.Exit(max(run.verdict.exit_code for run in runs))
 
 
-def _selected(subject: Subject, keyword: str) -> list[Case]:
-    cases = cases_of(subject.kind)
-    if not keyword:
-        return list(cases)
-    matches = compile_expression(keyword, [case.id for case in cases])
-    return [case for case in cases if matches(case.id)]
+@dataclass(frozen=True)
+class Selection:
+    """The cases that were chosen, and which part of the suite that is, "" for all of it."""
+
+    cases: Sequence[Case]
+    text: str
+
+
+def _selected(subject: Subject, keyword: str, quick_part: bool) -> Selection:
+    every = cases_of(subject.kind)
+    cases = quick(every) if quick_part else list(every)
+    if keyword:
+        matches = compile_expression(keyword, [case.id for case in every])
+        cases = [case for case in cases if matches(case.id)]
+    how = ["of --quick"] if quick_part else []
+    how += [f"that match {keyword!r}"] if keyword else []
+    text = f"only the {len(cases)} of {len(every)} cases {' '.join(how)}" if how else ""
+    return Selection(cases, text)
 
 
 def _judge(
     console: Console,
     subject: Subject,
-    cases: Sequence[Case],
-    keyword: str,
+    selection: Selection,
+    seed: int,
     max_time: float | None,
     known: Sequence[Known],
 ) -> Run:
-    everything = len(cases_of(subject.kind))
-    selection = ""
-    if keyword:
-        selection = f"only the {len(cases)} of {everything} cases that match {keyword!r}"
+    cases = selection.cases
     try:
         made = subject.make()
     except (NotRun, NotReady) as error:
         results = [Result(c.id, c.rule, Outcome.NOT_RUN, 0.0, str(error)) for c in cases]
-        return Run(subject, results, selection)
+        return Run(subject, results, selection.text, seed=seed)
+    with _progress(console, subject, len(cases)) as advance, using(seed=seed):
+        results = run_cases(made, cases, max_time=max_time, progress=advance)
+    results, stale = apply_known(results, known, name=subject.name, device=subject.device)
+    return Run(subject, _explained(made, cases, results, seed), selection.text, stale, seed)
+
+
+def _explained(
+    made: Any, cases: Sequence[Case], results: Sequence[Result], seed: int
+) -> list[Result]:
+    """The failures that will be shown are run once more, this time looking for a smaller input."""
+    by_id = {case.id: case for case in cases}
+    better = {}
+    for failed in shown_failures(results):
+        with using(seed=seed, shrink=True):
+            again = judge_case(made, by_id[failed.case])
+        if again.outcome is Outcome.FAILED:
+            better[failed.case] = replace(failed, detail=again.detail)
+        else:
+            note = f"\n  the outcome varies: run once more, the case {again.outcome.value}"
+            better[failed.case] = replace(failed, detail=failed.detail + note)
+    return [better.get(result.case, result) for result in results]
+
+
+@contextmanager
+def _progress(console: Console, subject: Subject, total: int) -> Iterator[Any]:
+    """A bar on a terminal; gives the function to call after each case."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -115,7 +188,7 @@ def _judge(
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(f"checking {subject.label}", total=len(cases), failed=0, case="")
+        task = bar.add_task(f"checking {subject.label}", total=total, failed=0, case="")
         failed = 0
 
         def advance(result: Result) -> None:
@@ -123,6 +196,16 @@ def _judge(
             failed += result.outcome is Outcome.FAILED
             bar.update(task, advance=1, failed=failed, case=result.case)
 
-        results = run_cases(made, cases, max_time=max_time, progress=advance)
-    results, stale = apply_known(results, known, name=subject.name, device=subject.device)
-    return Run(subject, results, selection, stale)
+        yield advance
+
+
+def _writable(files: Sequence[str]) -> None:
+    """Raises ValueError before a long run whose report could not be written after it."""
+    for file in files:
+        folder = Path(file).parent
+        if not folder.is_dir():
+            raise ValueError(f"cannot write {file}: there is no folder {folder}")
+
+
+def _dumped(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=1, allow_nan=False)

@@ -12,5 +12,10 @@ def pagedattn_commands() -> list[Offer]:
             "check",
             "pagedattn.conformance.cli:check",
             summary="judge backends and allocators by the conformance suite",
-        )
+        ),
+        Offer(
+            "matrix",
+            "pagedattn.conformance.matrix_cli:matrix",
+            summary="stored reports side by side: who serves what",
+        ),
     ]

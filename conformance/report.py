@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -14,11 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from pagedattn.conformance.areas import area_of
 from pagedattn.conformance.case import Outcome, Result
 from pagedattn.conformance.runner import Verdict, verdict
 from pagedattn.conformance.subjects import Subject
 
-__all__ = ["SCHEMA", "Run", "area_of", "environment", "print_run", "to_json"]
+__all__ = ["SCHEMA", "Run", "environment", "print_run", "shown_failures", "to_json"]
 
 SCHEMA = 1
 SHOWN_FAILURES = 5
@@ -38,12 +40,14 @@ class Run:
 
     selection  which part of the suite was run, "" for all of it
     stale      known-failure entries that did not fail
+    seed       of the cases' contents
     """
 
     subject: Subject
     results: Sequence[Result]
     selection: str = ""
     stale: Sequence[str] = field(default=())
+    seed: int = 0
 
     @property
     def verdict(self) -> Verdict:
@@ -51,31 +55,38 @@ class Run:
 
     @property
     def line(self) -> str:
-        return self.verdict.line(self.subject.label, self.selection)
+        return self.verdict.line(self.subject.label, self.scope)
 
+    @cached_property
+    def scope(self) -> str:
+        """What the verdict is limited to, "" for nothing."""
+        limits = [self.selection] if self.selection else []
+        if self.subject.emulated():
+            limits.append("emulated, so the adapter was judged and not the kernel library")
+        return "; ".join(limits)
 
-def area_of(case_id: str) -> str:
-    """The first part of an id; of "allocator/..." the first two."""
-    parts = case_id.split("/")
-    return "/".join(parts[:2]) if parts[0] == "allocator" and len(parts) > 2 else parts[0]
+    def command(self, case_id: str) -> str:
+        """One line that reproduces a case of this run."""
+        return self.subject.command(case_id, seed=self.seed)
 
 
 def print_run(console: Console, run: Run) -> None:
     """A table per area, the failures, why cases were declined, and the verdict as the last line."""
-    console.print(Text(run.subject.label, style="bold"))
+    seed = f", contents of seed {run.seed}" if run.seed else ""
+    console.print(Text(run.subject.label + seed, style="bold"))
     mixed, whole = _areas(run.results)
     if whole:
         text = ", ".join(f"{area} {count}" for area, count in whole.items())
         console.print(f"all passed: {text}", style=STYLE[Outcome.PASSED], highlight=False)
     if mixed:
         console.print(_table(mixed))
-    failed = _one_per_area_first([r for r in run.results if r.outcome is Outcome.FAILED])
-    for result in failed[:SHOWN_FAILURES]:
+    failed = _failures(run.results)
+    for result in shown_failures(run.results):
         console.print()
         console.print(Text(f"FAILED {result.case}", style="bold red"))
         console.print(f"rule: docs/SPEC.md#{result.rule}", markup=False, highlight=False)
         console.print(result.detail, markup=False, highlight=False)
-        command = f"reproduce: {run.subject.command(result.case)}"
+        command = f"reproduce: {run.command(result.case)}"
         console.print(command, markup=False, highlight=False, soft_wrap=True)
     if more := failed[SHOWN_FAILURES:]:
         console.print()
@@ -96,8 +107,14 @@ def print_run(console: Console, run: Run) -> None:
     console.print(Text(run.line, style=style), soft_wrap=True)
 
 
-def _one_per_area_first(results: Sequence[Result]) -> list[Result]:
-    """A broken basic fails hundreds of cases alike; one of each area tells more."""
+def shown_failures(results: Sequence[Result]) -> list[Result]:
+    """The failures that are printed whole."""
+    return _failures(results)[:SHOWN_FAILURES]
+
+
+def _failures(results: Sequence[Result]) -> list[Result]:
+    """One of each area first: a broken basic fails hundreds of cases alike."""
+    results = [r for r in results if r.outcome is Outcome.FAILED]
     first = {area_of(r.case): r for r in reversed(results)}
     telling = [r for r in results if first[area_of(r.case)] is r]
     return telling + [r for r in results if first[area_of(r.case)] is not r]
@@ -182,28 +199,34 @@ def _run_json(run: Run) -> dict[str, Any]:
             "kind": run.subject.kind.value,
             "version": run.subject.version,
             "device": run.subject.device,
+            "label": run.subject.label,
+            "emulated": run.subject.emulated(),
         },
         "capabilities": capabilities,
         "selection": run.selection,
+        "seed": run.seed,
         "verdict": {
+            "word": judged.word(run.scope),
             "conforms": judged.conforms,
-            "complete": not run.selection,
+            "complete": not run.scope,
             "line": run.line,
             "counts": judged.counts,
             "headroom": judged.headroom,
             "stale_known_failures": list(run.stale),
         },
-        "cases": [_case_json(result) for result in run.results],
+        "cases": [_case_json(run, result) for result in run.results],
     }
 
 
-def _case_json(result: Result) -> dict[str, Any]:
+def _case_json(run: Run, result: Result) -> dict[str, Any]:
+    broken = result.outcome in (Outcome.FAILED, Outcome.KNOWN_FAILURE)
     return {
         "id": result.case,
         "rule": f"docs/SPEC.md#{result.rule}",
         "outcome": result.outcome.value,
         "seconds": round(result.seconds, 4),
         "detail": result.detail,
+        "command": run.command(result.case) if broken else "",
         "refusals": [
             {
                 "code": r.code,

@@ -103,19 +103,19 @@ class Verdict:
             return 2
         return 0 if self.conforms else 1
 
-    def line(self, subject: str, selection: str = "") -> str:
-        """The verdict in one line; a part of the suite never earns the plain word."""
-        counts = self.counts
+    def word(self, selection: str = "") -> str:
+        """The verdict itself; a part of the suite never earns the plain word."""
         if not self.executed:
-            word = "NOT JUDGED"
-        elif not self.conforms:
-            word = "DOES NOT CONFORM"
-        elif counts[Outcome.KNOWN_FAILURE.value]:
-            word = "CONFORMS BUT FOR KNOWN FAILURES"
-        elif selection:
-            word = "CONFORMS IN PART"
-        else:
-            word = "CONFORMS"
+            return "NOT JUDGED"
+        if not self.conforms:
+            return "DOES NOT CONFORM"
+        if self.counts[Outcome.KNOWN_FAILURE.value]:
+            return "CONFORMS BUT FOR KNOWN FAILURES"
+        return "CONFORMS IN PART" if selection else "CONFORMS"
+
+    def line(self, subject: str, selection: str = "") -> str:
+        """The verdict in one line, with the counts and what it is limited to."""
+        counts = self.counts
         parts = [
             f"{counts[o.value]} {o.value}"
             for o in (Outcome.PASSED, Outcome.DECLINED, Outcome.FAILED)
@@ -125,7 +125,7 @@ class Verdict:
             for o in (Outcome.KNOWN_FAILURE, Outcome.NOT_RUN)
             if counts[o.value]
         ]
-        text = f"{word}: {subject}: {', '.join(parts)}"
+        text = f"{self.word(selection)}: {subject}: {', '.join(parts)}"
         if self.headroom:
             rooms = (f"{dtype} {room:.1f}x" for dtype, room in sorted(self.headroom.items()))
             text += f"; head-room {', '.join(rooms)}"

@@ -37,10 +37,22 @@ class Subject:
         text = f"{self.name} {self.version}" if self.version else self.name
         return f"{text} ({self.device})" if self.kind is Kind.ATTENTION else text
 
-    def command(self, case_id: str) -> str:
+    def command(self, case_id: str, *, seed: int = 0) -> str:
         """One line that reproduces a case."""
         device = "" if self.device == "cpu" else f" --device {self.device}"
-        return f"pagedattn check {self.name}{device} -k {case_id}"
+        other = f" --seed {seed}" if seed else ""
+        return f"pagedattn check {self.name}{device}{other} -k {case_id}"
+
+    def emulated(self) -> bool:
+        """Whether the backend says that it runs on a stand-in of its kernel library; False when
+        it cannot be asked."""
+        if self.kind is Kind.ALLOCATOR:
+            return False
+        try:
+            made = self.make()
+            return bool(made.backend.describe(made.spec(), made.info).get("emulated"))
+        except Exception:  # the plugin border: what is broken is judged by the cases
+            return False
 
     def capabilities(self) -> Mapping[str, str]:
         """What it declares, as text, for the report; empty when it cannot be asked."""

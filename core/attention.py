@@ -24,15 +24,12 @@ from pagedattn.batch import AttentionBatch, KVCache
 from pagedattn.capabilities import Capabilities, check
 from pagedattn.device import DeviceInfo
 from pagedattn.errors import InvalidBatch, Refusal, Unsupported
+from pagedattn.hooks import API_VERSION
 from pagedattn.spec import AttentionSpec, Limits
-from pagedattn.validate import batch as check_step
-from pagedattn.validate import tensors as check_tensors
+from pagedattn.validate import batch as check_step, tensors as check_tensors
 from pagedattn.write import write_kv
 
-__all__ = ["API_VERSION", "AttentionBackend", "AttentionOp", "Plan"]
-
-API_VERSION = (1, 0)
-"""Major: breaking. Minor: only options whose default is off. A 1.0 plugin runs under 1.7."""
+__all__ = ["AttentionBackend", "AttentionOp", "Plan"]
 
 
 class Plan:

@@ -21,7 +21,11 @@ from typing import Any
 
 import pluggy
 
-__all__ = ["Kind", "Offer", "hookimpl", "hookspec"]
+__all__ = ["API_VERSION", "Kind", "Offer", "hookimpl", "hookspec"]
+
+API_VERSION = (1, 0)
+"""Of the contract. Major: breaking. Minor: only options whose default is off, so that a 1.0 plugin
+runs under 1.7."""
 
 hookspec = pluggy.HookspecMarker("pagedattn")
 hookimpl = pluggy.HookimplMarker("pagedattn")

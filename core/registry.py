@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 from pagedattn.errors import NotReady, PluginError, Refusal, UnknownName, Unsupported
-from pagedattn.hooks import HOOK_OF, Hooks, Kind, Offer
+from pagedattn.hooks import API_VERSION, HOOK_OF, Hooks, Kind, Offer
 
 if TYPE_CHECKING:
     from pagedattn.allocator import BlockAllocator, EvictionPolicy
@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 GROUP = "pagedattn"
-API_VERSION = (1, 0)
 
 
 class State(enum.StrEnum):
@@ -212,10 +211,14 @@ def _as_offer(item: Any) -> Offer:
 
 
 def _broken(name: str, kind: Kind | None, source: str, error: BaseException, strict: bool) -> Row:
-    detail = f"{type(error).__name__}: {error}"
+    detail = _describe(error)
     if strict:
         raise PluginError(f"plugin {name!r} of {source} is broken: {detail}") from error
     return Row(name, kind, State.BROKEN, f"{detail}; report it to {source}", source)
+
+
+def _describe(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _examine(row: Row) -> Row:
@@ -296,6 +299,10 @@ def check_by_name(name: str, spec: AttentionSpec, device: Any) -> tuple[Refusal,
         return check(backend(name), spec, device)
     except NotReady as error:
         return (Refusal(name, "unavailable", error.state, "ready", error.detail),)
+    except Exception as error:  # the plugin border: its capabilities() or refuse() failed
+        if _strict():
+            raise PluginError(f"backend {name!r} is broken: {_describe(error)}") from error
+        return (Refusal(name, "broken", _describe(error), "a backend that can say", "fix it"),)
 
 
 def explain(spec: AttentionSpec, device: Any = "cpu") -> tuple[Explanation, ...]:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from pagedattn import registry
 from pagedattn.cli import build_app
+from pagedattn.errors import NotReady
+from pagedattn.hooks import Kind
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -28,8 +31,24 @@ def test_backends_lists_states() -> None:
     assert "reference" in run("backends")
 
 
-def test_allocators_are_listed() -> None:
-    assert run_json("allocators")[0]["name"] == "paged"
+def test_allocators_and_policies_are_listed() -> None:
+    rows = run_json("allocators")
+    assert rows[0]["name"] == "paged"
+    assert ("lru", "policy") in {(row["name"], row["kind"]) for row in rows}
+
+
+def test_brackets_in_a_hint_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    hint = "pip install 'pagedattn[triton]'"
+    row = registry.Row("triton", Kind.BACKEND, registry.State.UNAVAILABLE, hint, "x 1")
+    monkeypatch.setattr(registry, "backends", lambda: (row,))
+    assert hint in " ".join(run("backends").split())
+
+
+def test_a_blocked_command_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEDATTN_BLOCK", "check")
+    result = CliRunner().invoke(build_app(), ["check"])
+    assert isinstance(result.exception, NotReady)
+    assert "PAGEDATTN_BLOCK" in str(result.exception)
 
 
 def test_explain_gives_reasons() -> None:

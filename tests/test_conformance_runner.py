@@ -5,10 +5,11 @@ import json
 import pytest
 from rich.console import Console
 
+from pagedattn.conformance.areas import area_of
 from pagedattn.conformance.case import Case, CaseFailure, Declined, Kind, NotRun, Outcome, Result
 from pagedattn.conformance.expression import compile_expression
 from pagedattn.conformance.known import Known, apply_known, read_known
-from pagedattn.conformance.report import Run, area_of, print_run, to_json
+from pagedattn.conformance.report import Run, print_run, to_json
 from pagedattn.conformance.runner import judge_case, run_cases, verdict
 from pagedattn.conformance.subjects import Subject
 from pagedattn.errors import Refusal

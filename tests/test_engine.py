@@ -286,5 +286,5 @@ def test_model_runners_own_dtype_and_device() -> None:
 
 def test_a_model_without_a_runner_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAGEDATTN_BLOCK", "transformers")
-    with pytest.raises(pa.NotReady, match="pip install pagedattn-transformers"):
+    with pytest.raises(pa.NotReady, match="plugins/transformers"):
         pa.Engine("smollm2")

@@ -65,7 +65,7 @@ def test_a_strangers_backend_comes_in_by_the_same_door(plugins: Plugins) -> None
     assert row("acme").detail == "acme kernels"
     assert pa.backend("acme") is pa.backend("acme")
     assert pa.backend("acme").name == "acme"
-    assert pa.select(SPEC).name != "reference"  # whose priority is the lowest
+    assert pa.select(SPEC).name == "acme"
 
 
 @pytest.mark.parametrize(
@@ -229,3 +229,20 @@ def test_every_kind_can_be_offered(plugins: Plugins) -> None:
 def test_options_that_an_allocator_lacks() -> None:
     with pytest.raises(pa.Unsupported, match="colour"):
         pa.allocator("paged", num_blocks=4, colour="red")
+
+
+@pytest.mark.parametrize("broken", ["capabilities", "refuse"])
+def test_a_backend_whose_answers_fail_is_broken_and_alone(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    code = GOOD.format(name="sick", version="(1, 0)", offer="Backend")
+    plugins.install("sick", code + f"setattr(Backend, {broken!r}, lambda *a: 1/0)\n")
+    explained = {e.row.name: e.refusals for e in pa.explain(SPEC)}
+    (refusal,) = explained["sick"]
+    assert refusal.code == "broken"
+    assert "ZeroDivisionError" in refusal.requested
+    assert explained["reference"] == ()
+    assert pa.select(SPEC).name == "reference"
+    monkeypatch.setenv("PAGEDATTN_STRICT", "1")
+    with pytest.raises(pa.PluginError, match="sick"):
+        pa.check("sick", SPEC)

@@ -64,9 +64,11 @@ def _pool(
 ) -> Iterator[tuple[str, str]]:
     refs = Counter(b for state in sequences.values() for b in state.table if b >= 0)
     pinned = Counter(b for blocks in pins.values() for b in blocks)
-    free = set(pool.free)
-    if len(free) != len(pool.free):
-        yield "free-list", f"{len(pool.free) - len(free)} blocks are in the free list twice"
+    yield from (("free-list", problem) for problem in pool.room.problems())
+    room = set(pool.room)
+    free = room - pool.staged.keys()
+    if not room >= pool.staged.keys():
+        yield "free-list", f"staged blocks {sorted(pool.staged.keys() - room)} are not in the room"
     states: Counter[str] = Counter()
     for block in range(pool.total):
         if pool.refs[block] != refs[block]:
@@ -81,12 +83,13 @@ def _pool(
         states[state] += 1
         if (state == "free") != (block in free):
             yield "free-list", f"block {block} is {state} but the free list says otherwise"
-    counters = (("live", pool.live), ("reserved", pool.reserved), ("free", len(pool.free)))
+    counters = (("live", pool.live), ("reserved", pool.reserved), ("free", pool.free))
     for name, value in (*counters, ("reclaimable", pool.reclaimable)):
         if states[name] != value:
             yield "stats-identity", f"{name} is {value}; {states[name]} blocks are"
-    if len(pool.policy) != states["reclaimable"]:
-        yield "policy", f"policy has {len(pool.policy)} of {states['reclaimable']} blocks"
+    held = len(pool.policy) + len(pool.staged)
+    if held != states["reclaimable"]:
+        yield "policy", f"policy and stage have {held} of {states['reclaimable']} blocks"
 
 
 def _index(sequences: Mapping[int, SequenceState], index: PrefixIndex) -> Iterator[tuple[str, str]]:

@@ -178,7 +178,7 @@ class PagedAllocator(BlockAllocator):
         if needed > self._pool.available:
             raise OutOfBlocks(needed, self._pool.available)
         # Blocks are evicted for the call as a whole, so that a policy that fails changes nothing.
-        self._pool.evict(needed - len(self._pool.free))
+        self._pool.stage(needed, len(self._sequences))
         return {seq: self._grow(seq, n, copy=seq in copying) for seq, n in wants.items()}
 
     def can_append(self, wants: Mapping[int, int]) -> bool:
@@ -263,7 +263,7 @@ class PagedAllocator(BlockAllocator):
         pool = self._pool
         return AllocatorStats(
             total=self.num_blocks,
-            free=len(pool.free),
+            free=pool.free,
             reclaimable=pool.reclaimable,
             live=pool.live,
             reserved=pool.reserved,
@@ -319,12 +319,15 @@ class PagedAllocator(BlockAllocator):
         n = operator.index(n)
         column, start = len(state.table), state.length
         copies: tuple[CopyOp, ...] = ()
-        taken = self._pool.take(self._columns(start + n) - column + copy, state.priority)
+        last = state.table[-1] if column else -1
+        taken = self._pool.take(
+            self._columns(start + n) - column + copy, state.priority, last, len(self._sequences)
+        )
         if copy:
             column -= 1
             old = state.table.pop()
             copies = (CopyOp(old, taken[0], start % size),)
-            self._pool.drop(old)
+            self._pool.drop((old,))
         elif n and start % size:
             self._unpublish(state.table[-1])
         state.table += taken
@@ -355,9 +358,7 @@ class PagedAllocator(BlockAllocator):
 
     def _drop_columns(self, blocks: Sequence[int]) -> None:
         # Deepest first: the policy keeps the heads of prefixes, and the free list stays ascending.
-        for block in reversed(blocks):
-            if block >= 0:
-                self._pool.drop(block)
+        self._pool.drop([block for block in reversed(blocks) if block >= 0])
 
     def _key_of(self, block: int) -> bytes:
         node = self._index.node_of[block]

@@ -1,20 +1,30 @@
-"""Who holds which block: free list, holders, pins and the blocks that could be reclaimed.
+"""Who holds which block: free runs, holders, pins and the blocks that could be reclaimed.
 
 A block is in exactly one state, which follows from two counts and the prefix index:
 
     live         a table holds it
     reserved     no table holds it but a pin does
-    reclaimable  nobody holds it and its content can be found: the eviction policy has it
+    reclaimable  nobody holds it and its content can be found: the eviction policy has it, or it is
+                 staged
     free         the rest
+
+Staged blocks are the ones that the policy gives up next, asked for a little ahead of time: up to
+1/32 of the pool. Until they are taken they are found like before. Free and staged blocks together
+are the room from which sequences are served: there is a choice, so that tables get long runs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pagedattn.allocator import EvictionPolicy
 from pagedattn.backends.allocators.prefix import PrefixIndex
+from pagedattn.backends.allocators.runs import Runs
 from pagedattn.errors import AllocatorError
 
 __all__ = ["BlockPool"]
+
+_CHOICE = 8  # blocks staged for each open sequence but the first, beyond what is needed
 
 
 class BlockPool:
@@ -25,8 +35,8 @@ class BlockPool:
         self.refs = [0] * num_blocks  # tables that hold the block
         self.pins = [0] * num_blocks
         self.priority = [0] * num_blocks  # highest of those that held the block since it was free
-        self.free: list[int] = []
         self.live = self.reserved = self.reclaimable = self.evicted = 0
+        self.staged: dict[int, None] = {}  # in the policy's order
         self._free_all()
 
     @property
@@ -35,18 +45,50 @@ class BlockPool:
         return len(self.refs)
 
     @property
+    def free(self) -> int:
+        """Free blocks."""
+        return len(self.room) - len(self.staged)
+
+    @property
     def available(self) -> int:
         """Blocks that take() could give, one after the other."""
-        return len(self.free) + self.reclaimable
+        return len(self.room) - len(self.staged) + self.reclaimable
 
-    def take(self, n: int, priority: int) -> list[int]:
-        """n blocks for one table, evicting where the free list is short; n <= available."""
-        self.evict(n - len(self.free))
-        blocks = [self.free.pop() for _ in range(n)]
+    def stage(self, n: int, sequences: int) -> None:
+        """Make room for n blocks, n <= available, and some more for `sequences` open ones to choose
+        from. Raises AllocatorError when the policy is broken."""
+        if self.reclaimable > len(self.staged):
+            # A small pool, or one sequence alone, follows the policy to the letter.
+            choice = min(_CHOICE * (sequences - 1), max(0, self.total - 256) // 32)
+            short = n + choice - len(self.room)
+            for _ in range(min(short, self.reclaimable - len(self.staged))):
+                block = self._pop()
+                self.staged[block] = None
+                self.room.add(block)
+                self._staged_priority = max(self._staged_priority, self.priority[block])
+
+    def take(self, n: int, priority: int, after: int, sequences: int) -> list[int]:
+        """n blocks for one table whose last one is `after` (-1: it has none): the ids that follow
+        `after` where they are to be had. `sequences` share the room. stage() made it."""
+        room, blocks = self.room, list[int]()
+        while n:
+            start, length = after + 1, room.length.get(after + 1, 0) if after >= 0 else 0
+            if not length:
+                # A long run for many blocks; for one, a run in which more can follow it, as long
+                # as half of this sequence's share of the room.
+                start, length = room.fit(n if n > 1 else len(room) // (2 * sequences) or 1)
+            length = min(n, length)
+            room.remove(start, length)
+            blocks += range(start, start + length)
+            n -= length
+            after = start + length - 1
         for block in blocks:
+            if block in self.staged:
+                del self.staged[block]
+                self._forget(block)
             self.refs[block] = 1
             self.priority[block] = priority
-        self.live += n
+        self.live += len(blocks)
         return blocks
 
     def share(self, block: int, priority: int) -> None:
@@ -55,21 +97,22 @@ class BlockPool:
             if self.pins[block]:
                 self.reserved -= 1
             else:
-                self.policy.remove(block)
+                self._keep(block)
                 self.reclaimable -= 1
             self.live += 1
         self.refs[block] += 1
         self.priority[block] = max(self.priority[block], priority)
 
-    def drop(self, block: int) -> None:
-        """One table less holds `block`."""
-        self.refs[block] -= 1
-        if self.refs[block] == 0:
-            self.live -= 1
-            if self.pins[block]:
-                self.reserved += 1
-            else:
-                self._retire(block)
+    def drop(self, blocks: Sequence[int]) -> None:
+        """One table less holds each of `blocks`, the deepest of which comes first."""
+        for block in blocks:
+            self.refs[block] -= 1
+            if self.refs[block] == 0:
+                self.live -= 1
+                if self.pins[block]:
+                    self.reserved += 1
+                else:
+                    self._retire(block)
 
     def pin(self, block: int) -> None:
         """Keep a live, published block published."""
@@ -90,14 +133,13 @@ class BlockPool:
         """Free up to n reclaimable blocks; returns how many."""
         count = max(0, min(n, self.reclaimable))
         for _ in range(count):
-            block = self.policy.pop()
-            if not 0 <= block < self.total or not self._is_reclaimable(block):
-                raise AllocatorError(
-                    f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
-                    "given or which was taken from it: the policy is broken"
-                )
+            if self.staged:
+                block = next(iter(self.staged))
+                del self.staged[block]
+            else:
+                block = self._pop()
+                self.room.add(block)
             self._forget(block)
-            self.free.append(block)
         return count
 
     def resize(self, num_blocks: int) -> int:
@@ -106,9 +148,12 @@ class BlockPool:
         new, old = max(num_blocks, next(held, -1) + 1), self.total
         for block in range(new, old):
             if self._is_reclaimable(block):
-                self.policy.remove(block)
+                self._keep(block)
                 self._forget(block)
-        self.free = [*range(new - 1, old - 1, -1), *(b for b in self.free if b < new)]
+            else:
+                self.room.remove(block)
+        if new > old:
+            self.room.add(old, new - old)
         for counts in (self.refs, self.pins, self.priority):
             del counts[new:]
             counts.extend([0] * (new - old))
@@ -121,11 +166,22 @@ class BlockPool:
         self.index.clear()
         self.pins = [0] * self.total
         self.reserved = self.reclaimable = 0
+        self.staged.clear()
         self._free_all()
 
     def _free_all(self) -> None:
-        # A stack, lowest id on top: sequences get ascending, adjacent ids while the pool is fresh.
-        self.free = list(range(self.total - 1, -1, -1))
+        self.room = Runs()
+        self.room.add(0, self.total)
+        self._staged_priority = -(2**63)  # at least the highest priority of a staged block
+
+    def _pop(self) -> int:
+        block = self.policy.pop()
+        if not 0 <= block < self.total or not self._is_reclaimable(block) or block in self.staged:
+            raise AllocatorError(
+                f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
+                "given or which was taken from it: the policy is broken"
+            )
+        return block
 
     def _is_reclaimable(self, block: int) -> bool:
         held = self.refs[block] or self.pins[block]
@@ -134,10 +190,33 @@ class BlockPool:
     def _retire(self, block: int) -> None:
         node = self.index.node_of[block]
         if node is None:
-            self.free.append(block)
+            self.room.add(block)
+            return
+        priority = self.priority[block]
+        if priority < self._staged_priority:
+            self._unstage(priority)
+        self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
+        self.reclaimable += 1
+
+    def _unstage(self, priority: int) -> None:
+        """Give what outlives blocks of `priority` back to the policy."""
+        self._staged_priority = priority
+        for block in [b for b in self.staged if self.priority[b] > priority]:
+            node = self.index.node_of[block]
+            assert node is not None, f"block {block} is staged but not published"
+            del self.staged[block]
+            self.room.remove(block)
+            self.policy.add(
+                block, key=node.key, depth=node.depth, priority=self.priority[block]
+            )
+
+    def _keep(self, block: int) -> None:
+        """A reclaimable block is not up for eviction any more."""
+        if block in self.staged:
+            del self.staged[block]
+            self.room.remove(block)
         else:
-            self.policy.add(block, key=node.key, depth=node.depth, priority=self.priority[block])
-            self.reclaimable += 1
+            self.policy.remove(block)
 
     def _forget(self, block: int) -> None:
         self.index.unpublish(block)

@@ -7,6 +7,7 @@ import random
 from pagedattn.conformance.allocator.shadow import Shadow
 from pagedattn.conformance.allocator.tools import Pool, case, colliding
 from pagedattn.conformance.case import Case, Declined
+from pagedattn.conformance.settings import current
 from pagedattn.errors import AllocatorError, OutOfBlocks
 
 __all__ = ["CASES"]
@@ -132,7 +133,7 @@ def _collisions(pool: Pool) -> None:
 
 
 def _run(shadow: Shadow, seed: int, steps: int = 300) -> None:
-    walker = Walker(shadow, seed)
+    walker = Walker(shadow, seed + 1000 * current().seed)
     for _ in range(steps):
         walker.step()
     shadow.drain()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from pagedattn.conformance.attention.judge import Measures
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import Case, Kind
+from pagedattn.conformance.settings import seed_of
 
 __all__ = ["Judge", "attention_case", "edges", "seed_of"]
 
@@ -19,24 +19,20 @@ Judge = Callable[[AttentionSubject, int], Measures | None]
 def attention_case(
     id: str, rule: str, judge: Judge, *, faults: Sequence[str] = (), core: bool = False
 ) -> Case:
-    """A case whose random numbers come from its id alone, so that the id reproduces it."""
+    """A case whose random numbers come from its id (and the run's seed), so that the id
+    reproduces it."""
     return Case(
         id=id,
         kind=Kind.ATTENTION,
         rule=rule,
-        run=partial(_run, judge, seed_of(id)),
+        run=partial(_run, judge, id),
         faults=tuple(faults),
         core=core,
     )
 
 
-def seed_of(id: str) -> int:
-    """The same number on every machine and in every process, unlike hash()."""
-    return zlib.crc32(id.encode())
-
-
-def _run(judge: Judge, seed: int, subject: Any) -> Measures | None:
-    return judge(subject, seed)
+def _run(judge: Judge, id: str, subject: Any) -> Measures | None:
+    return judge(subject, seed_of(id))
 
 
 def edges(block_size: int) -> list[int]:

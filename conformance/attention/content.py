@@ -106,10 +106,6 @@ class Content:
         """float64 [n, Hkv, Dv]"""
         return _real(self.spec, self.v[request], self.v_scale, request)
 
-    def respec(self, spec: AttentionSpec) -> Content:
-        """The same numbers under another spec of the same shapes and dtypes."""
-        return dataclasses.replace(self, spec=spec)
-
     def pick(self, requests: Sequence[int]) -> Content:
         """A step of these requests, in this order."""
 

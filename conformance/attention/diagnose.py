@@ -52,9 +52,7 @@ MISREADINGS: tuple[tuple[str, Rules], ...] = (
 
 def guess(content: Content, out: list[Tensor], lse: list[Tensor] | None, rough: float) -> str:
     """A sentence, or "". out and lse are the backend's, per request; rough: error to ignore."""
-    found = _poisoned(out) or _poisoned(lse or [])
-    if found:
-        return found
+    poison = _poisoned([*out, *(lse or [])])
     right = truth(content)
     for sentence, rules in MISREADINGS:
         wrong = truth(content, rules)
@@ -63,20 +61,23 @@ def guess(content: Content, out: list[Tensor], lse: list[Tensor] | None, rough: 
             pairs += zip(lse, wrong.lse, right.lse, strict=True)
         fits = all(_close(mine, other, rough) for mine, other, _ in pairs)
         if fits and not all(_close(other, true, rough) for _, other, true in pairs):
-            return f"looks like this: {sentence}"
-    return ""
+            return f"looks like this: {sentence}" + (f"; and {poison}" if poison else "")
+    return poison
 
 
 def _poisoned(tensors: list[Tensor]) -> str:
-    if any(bool(x.isnan().any()) for x in tensors):
-        return (
-            "NaN: a row that was not written, a poisoned slot that was read (0 * NaN is NaN), "
-            "or -inf minus -inf in a row without keys"
-        )
-    return ""
+    bad, all_ = sum(int(x.isnan().sum()) for x in tensors), sum(x.numel() for x in tensors)
+    if not bad:
+        return ""
+    return (
+        f"{bad} of {all_} elements are NaN: a row that was not written, a poisoned slot that was "
+        "read (0 * NaN is NaN), or -inf minus -inf in a row without keys"
+    )
 
 
 def _close(a: Tensor, b: Tensor, rough: float) -> bool:
+    """Equal within `rough` wherever a is a number; a row of NaN says nothing about the rest."""
     a, b = a.double(), b.double()
+    a, b = a[~a.isnan()], b[~a.isnan()]
     both_infinite = (a == b) & a.isinf()
     return bool((both_infinite | ((a - b).abs() <= rough)).all()) if a.numel() else True

@@ -15,14 +15,17 @@ from pagedattn.conformance.attention.execute import Produced, equal_bytes, execu
 from pagedattn.conformance.attention.oracle import Rules, truth, visible
 from pagedattn.conformance.attention.place import place
 from pagedattn.conformance.attention.placing import Placing
+from pagedattn.conformance.attention.shrink import smallest
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import CaseFailure
+from pagedattn.conformance.settings import current
 from pagedattn.errors import InvalidTensor
 from pagedattn.spec import AttentionSpec
 
 __all__ = ["Measures", "compare", "joined", "judge", "judge_memory", "needs", "produce"]
 
 Measures = dict[str, Any]
+LOOKS_LIKE = "looks like this: "
 
 
 def produce(
@@ -34,8 +37,44 @@ def produce(
 
 
 def judge(subject: AttentionSubject, content: Content, placing: Placing | None = None) -> Measures:
-    """produce() and compare() with the truth."""
-    return compare(content, produce(subject, content, placing))
+    """produce() and compare() with the truth. When the run asks for it, a failure is that of the
+    smallest step found that fails too."""
+    try:
+        return compare(content, produce(subject, content, placing))
+    except CaseFailure as failure:
+        if not current().shrink:
+            raise
+        raise _of_smallest(subject, content, placing, failure) from failure
+
+
+def _of_smallest(
+    subject: AttentionSubject, content: Content, placing: Placing | None, failure: CaseFailure
+) -> CaseFailure:
+    last = failure
+
+    def fails(smaller: Content) -> bool:
+        nonlocal last
+        try:
+            compare(smaller, produce(subject, smaller, placing))
+        except CaseFailure as error:
+            last = error
+            return True
+        except Exception:  # refused, or broken in another way: not what is being looked for
+            return False
+        return False
+
+    found = smallest(content, fails)
+    if found is content:
+        return failure
+    # The larger step tells misreadings apart that the smallest cannot.
+    lines = str(last).splitlines()
+    hint = [line for line in str(failure).splitlines() if LOOKS_LIKE in line]
+    if hint:
+        lines = [line for line in lines if LOOKS_LIKE not in line]
+        lines[2:2] = hint
+    told = "\n".join(lines)
+    lens = f"query_lens {content.query_lens}, seq_lens {content.seq_lens}"
+    return CaseFailure(f"{told}\n  shrunk from: {lens}")
 
 
 def judge_memory(

@@ -174,7 +174,9 @@ class _DoubleFree(_Blind):
     def close(self, seq: int) -> None:
         last = self._state(seq).table[-1:]
         super().close(seq)
-        self._pool.free += [b for b in last if b in self._pool.free]
+        for block in last:
+            if block in self._pool.room:
+                self._pool.room.add(block)
 
 
 @_plant("leak-last-block", "a partly filled last block is never given back", "AH-11")

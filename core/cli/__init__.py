@@ -7,19 +7,21 @@ Exit codes: 0 done, 1 a judged thing failed (check, compare), 2 wrong usage or n
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
 
 import typer
 
 from pagedattn import __version__, registry
 from pagedattn.cli.output import fail
-from pagedattn.errors import PagedAttnError, PluginError
+from pagedattn.errors import NotReady, PagedAttnError, PluginError
 from pagedattn.hooks import Kind
 from pagedattn.registry import State
 
 __all__ = ["build_app", "main"]
 
-OWN = ("backends", "allocators", "explain", "memory", "generate", "env")
+OWN = ("backends", "allocators", "explain", "memory", "generate", "env", "new-plugin")
 
 
 def build_app() -> typer.Typer:
@@ -43,7 +45,7 @@ def build_app() -> typer.Typer:
             print(__version__)
             raise typer.Exit
 
-    from pagedattn.cli import allocators, backends, env, explain, generate, memory
+    from pagedattn.cli import allocators, backends, env, explain, generate, memory, new_plugin
 
     app.command("backends")(backends.backends)
     app.command("allocators")(allocators.allocators)
@@ -51,14 +53,33 @@ def build_app() -> typer.Typer:
     app.command("memory")(memory.memory)
     app.command("generate")(generate.generate)
     app.command("env")(env.env)
+    app.command("new-plugin")(new_plugin.new_plugin)
     for row in registry.rows(Kind.COMMAND):
-        if row.offer is None or row.state is not State.READY:
+        if row.offer is None:
             continue
         if row.name in OWN:
             raise PluginError(f"{row.source} offers a command named {row.name!r}, which is taken")
-        command = row.offer.load()
+        command = _not_ready(row) if row.state is not State.READY else _load(row)
         app.command(row.name, context_settings=getattr(command, "context_settings", None))(command)
     return app
+
+
+def _load(row: registry.Row) -> Callable[..., Any]:
+    assert row.offer is not None
+    try:
+        command: Callable[..., Any] = row.offer.load()
+    except Exception as error:  # the plugin border: one broken command leaves the others alone
+        detail = f"{type(error).__name__}: {error}; report it to {row.source}"
+        return _not_ready(replace(row, state=State.BROKEN, detail=detail))
+    return command
+
+
+def _not_ready(row: registry.Row) -> Callable[[], None]:
+    def command() -> None:
+        raise NotReady("command", row.name, row.state, row.detail)
+
+    command.__doc__ = f"({row.state}: {row.detail})"
+    return command
 
 
 def main() -> None:

@@ -7,5 +7,5 @@ from pagedattn.cli.backends import JsonOption, print_rows
 
 
 def allocators(as_json: JsonOption = False) -> None:
-    """List the KV allocators with their states."""
-    print_rows(registry.allocators(), as_json)
+    """List the KV allocators and eviction policies with their states."""
+    print_rows((*registry.allocators(), *registry.policies()), as_json)

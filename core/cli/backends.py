@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from pagedattn import registry
 from pagedattn.cli.output import STATE_STYLE, emit_json, print_table
@@ -24,6 +25,7 @@ def print_rows(rows: tuple[registry.Row, ...], as_json: bool) -> None:
             [
                 {
                     "name": row.name,
+                    "kind": row.kind,
                     "state": str(row.state),
                     "detail": row.detail,
                     "source": row.source,
@@ -33,10 +35,16 @@ def print_rows(rows: tuple[registry.Row, ...], as_json: bool) -> None:
             ]
         )
         return
+    several = len({row.kind for row in rows if row.kind is not None}) > 1
     print_table(
         ["name", "state", "from", "what it is, or what to do"],
         [
-            [row.name, f"[{STATE_STYLE[row.state]}]{row.state}[/]", row.source, row.detail]
+            [
+                escape(f"{row.name} ({row.kind})" if several and row.kind else row.name),
+                f"[{STATE_STYLE[row.state]}]{row.state}[/]",
+                escape(row.source),
+                escape(row.detail),
+            ]
             for row in rows
         ],
     )

@@ -7,6 +7,8 @@ import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+from rich.markup import escape
+
 from pagedattn.cli.backends import JsonOption
 from pagedattn.cli.output import emit_json, print_table
 
@@ -19,7 +21,7 @@ def env(as_json: JsonOption = False) -> None:
     if as_json:
         emit_json(facts)
         return
-    print_table(["what", "value"], [[key, str(value)] for key, value in facts.items()])
+    print_table(["what", "value"], [[key, escape(str(value))] for key, value in facts.items()])
 
 
 def collect() -> dict[str, object]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from pagedattn.cli.backends import JsonOption
 from pagedattn.cli.output import emit_json, print_table
@@ -70,7 +71,11 @@ def explain(
         )
         about = "\n".join(f"{key}: {value}" for key, value in facts.get(e.row.name, {}).items())
         lines.append(
-            [e.row.name, "[red]no[/]" if e.refusals else "[green]yes[/]", reasons or about]
+            [
+                escape(e.row.name),
+                "[red]no[/]" if e.refusals else "[green]yes[/]",
+                escape(reasons or about),
+            ]
         )
     print_table(["backend", "serves", "reasons"], lines, title=f"on {info}")
 

@@ -27,8 +27,10 @@ def generate(
     block_size: Annotated[int, typer.Option(help="Tokens of a block.", min=1)] = 16,
     max_new_tokens: Annotated[int, typer.Option(help="Tokens per prompt at most.", min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Keep the k most probable tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Keep this much probability.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sample from the k most probable tokens.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from this much probability.")] = None,
     seed: Annotated[int | None, typer.Option(help="Equal seeds give equal texts.")] = None,
     chat: Annotated[bool, typer.Option(help="Use the model's chat template.")] = True,
     as_json: JsonOption = False,
@@ -36,6 +38,8 @@ def generate(
     """Continue one or more prompts with a real model; a line of figures follows."""
     from pagedattn.engine import Engine, SamplingParams
 
+    if temperature == 0 and (top_k is not None or top_p is not None or seed is not None):
+        raise typer.BadParameter("--top-k, --top-p and --seed need a --temperature above 0")
     try:
         params = SamplingParams(
             max_new_tokens=max_new_tokens,

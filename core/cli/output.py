@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 __all__ = ["STATE_STYLE", "emit_json", "fail", "print_table"]
@@ -36,7 +37,7 @@ def _plain(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title: str = "") -> None:
-    """A table that wraps its last column and keeps the others whole."""
+    """A table that wraps its last column and keeps the others whole. Cells are rich markup."""
     table = Table(title=title or None, title_justify="left", header_style="bold", box=None)
     for i, column in enumerate(columns):
         last = i == len(columns) - 1
@@ -48,9 +49,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
 
 def fail(message: str) -> NoReturn:
     """Say what is wrong and leave with code 2."""
-    Console(stderr=True).print(f"[bold red]error[/] {_escape(message)}", highlight=False)
+    Console(stderr=True).print(f"[bold red]error[/] {escape(message)}", highlight=False)
     sys.exit(2)
-
-
-def _escape(text: str) -> str:
-    return text.replace("[", r"\[")

@@ -14,8 +14,8 @@ import torch
 from pagedattn.allocator import BlockAllocator
 from pagedattn.attention import AttentionBackend
 from pagedattn.copies import copy_blocks
-from pagedattn.engine.attention import PagedLayers
 from pagedattn.engine.checks import check_request, one_each
+from pagedattn.engine.layers import PagedLayers
 from pagedattn.engine.models import resolve_model
 from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
 from pagedattn.engine.request import Request, State
@@ -24,8 +24,7 @@ from pagedattn.engine.sampling import SamplingParams, check_logits, make_generat
 from pagedattn.engine.scheduler import Schedule, Scheduler
 from pagedattn.engine.step import build_step
 from pagedattn.errors import EngineError, InvalidRequest
-from pagedattn.registry import allocator as make_allocator
-from pagedattn.registry import backend as find_backend
+from pagedattn.registry import allocator as make_allocator, backend as find_backend
 from pagedattn.spec import Limits
 
 __all__ = ["Engine"]
@@ -63,7 +62,7 @@ class Engine:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        # A model may take long to load, so what can be wrong is found before.
+        # A model may take long to load, so what does not depend on it is checked before.
         for name, value in (("max_batch_tokens", max_batch_tokens), ("max_requests", max_requests)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r} must be an int of at least 1")
@@ -143,8 +142,9 @@ class Engine:
         self._counters.preemptions = self.scheduler.preemptions
         if not schedule.work:
             return []
-        live = self.allocator.stats().live
-        self._counters.peak_blocks = max(self._counters.peak_blocks, live)
+        stats = self.allocator.stats()
+        held = stats.live + stats.reserved
+        self._counters.peak_blocks = max(self._counters.peak_blocks, held)
         try:
             return self._run(schedule)
         except BaseException:

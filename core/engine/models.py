@@ -13,7 +13,7 @@ from pagedattn.registry import State, load, rows
 
 __all__ = ["resolve_model"]
 
-INSTALL = "install a runner, e.g. `pip install pagedattn-transformers`"
+INSTALL = "install a runner, e.g. plugins/transformers of the pagedattn repository"
 
 
 def resolve_model(

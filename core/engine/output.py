@@ -64,7 +64,7 @@ class EngineStats:
     computed_tokens   rows of all forward passes, recomputed ones included
     generated_tokens  tokens handed out
     preemptions       requests that lost their blocks to others
-    peak_blocks       most blocks in tables of requests at one time
+    peak_blocks       most blocks held at one time, in tables or reserved
     plan_s, write_s, run_s   seconds in the attention op's calls; on a device that runs
                       asynchronously, the time to launch them
     model_s           seconds in the rest of the model

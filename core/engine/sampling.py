@@ -32,7 +32,7 @@ class SamplingParams:
     """How one request is continued. Raises TypeError or ValueError naming the field.
 
     max_new_tokens  tokens to generate at most, >= 1
-    temperature     0 = greedy; else the logits are divided by it
+    temperature     0 = greedy, whatever the fields below; else the logits are divided by it
     top_k           None or >= 1         top_p   None or in (0, 1]       min_p  None or in [0, 1]
     seed            None = another text every time; equal seeds give equal texts
     stop_token_ids  tokens that end the text, beside the model's own

@@ -13,6 +13,6 @@ def pagedattn_model_runners() -> list[Offer]:
             "pagedattn_transformers.load:load_model",
             summary="Hugging Face causal language models: 'smollm2', a directory, a model object",
             requires=("transformers",),
-            install="pip install pagedattn-transformers",
+            install="pip install transformers accelerate gguf",
         )
     ]

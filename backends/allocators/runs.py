@@ -1,0 +1,147 @@
+"""Free block ids as runs of adjacent ones: what a sequence gets next lies beside what it has.
+
+A run is kept by its first id, in a class of runs of like length (k: 2**(k-1) <= length < 2**k),
+and in a bitmap of first ids of two levels, in which the run around any id is found. Every
+operation costs a few dictionary and word operations, whatever the size of the pool; runs merge
+with their neighbours as soon as these come back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["Runs"]
+
+_BITS = 10  # ids of one word of the bitmap: 2**_BITS
+_MASK = (1 << _BITS) - 1
+
+
+class Runs:
+    """A set of block ids, held as maximal runs [start, start + length)."""
+
+    def __init__(self) -> None:
+        self.length: dict[int, int] = {}  # by first id
+        self._classes: list[dict[int, None]] = [{} for _ in range(33)]
+        self._present = 0  # bit k: class k has a run
+        self._words: dict[int, int] = {}  # bit i of word w: a run starts at w * 2**_BITS + i
+        self._summary = 0  # bit w: word w is there
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, block: int) -> bool:
+        start = self._around(block)
+        return start >= 0 and block < start + self.length[start]
+
+    def __iter__(self) -> Iterator[int]:
+        for start in sorted(self.length):
+            yield from range(start, start + self.length[start])
+
+    def add(self, start: int, n: int = 1) -> None:
+        """n ids from `start` on, none of which is in the set."""
+        self._count += n
+        after = self.length.get(start + n)
+        if after is not None:
+            self._delete(start + n, after)
+            n += after
+        before = self._around(start)
+        if before >= 0:
+            length = self.length[before]
+            if before + length == start:
+                self._resize(before, length, length + n)
+                return
+        self._insert(start, n)
+
+    def remove(self, start: int, n: int = 1) -> None:
+        """n ids from `start` on, all of which are in one run."""
+        first = self._around(start)
+        length = self.length[first]
+        self._count -= n
+        rest = first + length - start - n
+        if start == first:
+            self._delete(first, length)
+        else:
+            self._resize(first, length, start - first)
+        if rest:
+            self._insert(start + n, rest)
+
+    def fit(self, n: int) -> tuple[int, int]:
+        """(start, length) of a run of at least n ids, of a small class that has one; else of the
+        longest class. The set is not empty."""
+        k = n.bit_length()
+        for start in self._classes[k]:
+            length = self.length[start]
+            if length >= n:
+                return start, length
+            break
+        above = self._present >> (k + 1)
+        if above:
+            k += (above & -above).bit_length()
+        else:
+            k = self._present.bit_length() - 1
+        start = next(iter(self._classes[k]))
+        return start, self.length[start]
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong with the set itself; O(runs)."""
+        end = -1
+        for start in sorted(self.length):
+            if start <= end:
+                yield f"the run from block {start} on touches the one before"
+            end = start + self.length[start]
+            if start not in self._classes[self.length[start].bit_length()]:
+                yield f"the run from block {start} on is in the wrong class"
+            if self._around(start) != start:
+                yield f"the run from block {start} on is not in the bitmap"
+        if sum(self.length.values()) != self._count:
+            yield f"{self._count} blocks are counted, {sum(self.length.values())} are in runs"
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _around(self, block: int) -> int:
+        """First id of the last run that starts at or before `block`; -1: there is none."""
+        w = block >> _BITS
+        word = self._words.get(w, 0) & ((2 << (block & _MASK)) - 1)
+        if not word:
+            w = (self._summary & ((1 << w) - 1)).bit_length() - 1
+            if w < 0:
+                return -1
+            word = self._words[w]
+        return (w << _BITS) + word.bit_length() - 1
+
+    def _insert(self, start: int, n: int) -> None:
+        self.length[start] = n
+        k = n.bit_length()
+        self._classes[k][start] = None
+        self._present |= 1 << k
+        w = start >> _BITS
+        word = self._words.get(w, 0)
+        if not word:
+            self._summary |= 1 << w
+        self._words[w] = word | 1 << (start & _MASK)
+
+    def _delete(self, start: int, n: int) -> None:
+        del self.length[start]
+        self._leave(start, n.bit_length())
+        w = start >> _BITS
+        word = self._words[w] ^ 1 << (start & _MASK)
+        if word:
+            self._words[w] = word
+        else:
+            del self._words[w]
+            self._summary ^= 1 << w
+
+    def _resize(self, start: int, old: int, new: int) -> None:
+        self.length[start] = new
+        k, j = old.bit_length(), new.bit_length()
+        if k != j:
+            self._leave(start, k)
+            self._classes[j][start] = None
+            self._present |= 1 << j
+
+    def _leave(self, start: int, k: int) -> None:
+        members = self._classes[k]
+        del members[start]
+        if not members:
+            self._present ^= 1 << k

@@ -1,0 +1,188 @@
+"""What an operation costs in a large pool and in a small one, in operations instead of seconds.
+
+Counted are the bytecodes of Python code, and the lengths of the lists and deques whose methods go
+through them (remove, index, insert, ...). Work inside C extensions is not seen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Any
+
+from pagedattn.allocator import Addressing, BlockAllocator, Prefix
+from pagedattn.conformance.allocator.expect import fail, must
+from pagedattn.conformance.allocator.shadow import Factory
+from pagedattn.conformance.case import Case, Declined, Kind
+from pagedattn.errors import Refusal, Unsupported
+
+__all__ = ["CASES", "operations"]
+
+SMALL, LARGE = 64, 4096
+SIZE = 4
+MOST_GROWTH = 3.0
+"""64 times the blocks: a scan costs 64 times as much, a heap twice as much."""
+SLACK = 60
+
+WALKS = frozenset({"remove", "index", "insert", "count", "copy", "sort", "reverse"})
+"""Methods that go through the whole container."""
+
+
+def operations(call: Callable[[], object]) -> int:
+    """Operations of one call."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        count += event == "opcode"
+        return trace
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal count
+        if event == "c_call" and getattr(argument, "__name__", "") in WALKS:
+            owner = getattr(argument, "__self__", None)
+            count += len(owner) if isinstance(owner, list | deque | bytearray) else 0
+
+    before = sys.gettrace(), sys.getprofile()
+    sys.settrace(trace)
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.settrace(before[0])
+        sys.setprofile(before[1])
+    return count
+
+
+def _tokens(n: int, start: int) -> list[int]:
+    return list(range(start, start + n))
+
+
+def _prefill(alloc: BlockAllocator, seq: int, tokens: list[int]) -> None:
+    hit = alloc.open(seq, tokens).tokens
+    alloc.append(seq, len(tokens) - hit)
+    alloc.commit(seq, tokens[hit:])
+
+
+def _used(make: Factory, num_blocks: int) -> BlockAllocator:
+    """A pool that is full: a few open sequences, and where there is a prefix cache the remaining
+    blocks hold prefixes of many closed ones."""
+    try:
+        alloc = make(num_blocks=num_blocks, block_size=SIZE)
+    except Unsupported as error:
+        raise Declined(error.refusals) from None
+    for seq in range(4):
+        _prefill(alloc, seq, _tokens(2 * SIZE + 1, 100 * seq))
+    caps = alloc.capabilities()
+    if caps.addressing is Addressing.PAGED:
+        for seq in range(10, 10 + alloc.stats().free // 4):
+            _prefill(alloc, seq, _tokens(4 * SIZE, 1000 * seq))
+        for seq in range(10, 10 + (num_blocks - 12) // 4):
+            alloc.close(seq)
+    return alloc
+
+
+def _timed(name: str, alloc: BlockAllocator) -> Iterator[Callable[[], object]]:
+    """The calls that are counted, ten of each operation."""
+    caps = alloc.capabilities()
+    for i in range(10):
+        seq = 10**6 + i
+        if name == "open-miss":
+            yield partial(alloc.open, seq, _tokens(9, 10**7 + 100 * i))
+        elif name == "open-hit":
+            yield partial(alloc.open, seq, _tokens(9, 100))
+        elif name == "append":  # ten blocks, each of which evicts one where prefixes are kept
+            yield partial(alloc.append, 0, SIZE)
+        elif name == "can-append":
+            yield partial(alloc.can_append, {0: SIZE, 1: 1})
+        elif name == "stats":
+            yield alloc.stats
+        elif name == "commit":
+            alloc.append(1, 1)
+            yield partial(alloc.commit, 1, [i])
+        elif name == "close":
+            alloc.open(seq, _tokens(5, 10**7 + 100 * i))
+            alloc.append(seq, 5)
+            yield partial(alloc.close, seq)
+        elif name == "fork":
+            yield partial(alloc.fork, 1, seq)
+        elif name == "truncate":
+            alloc.append(1, 2)
+            yield partial(alloc.truncate, 1, alloc.length(1) - 1)
+        elif name == "evict":
+            yield partial(alloc.evict, 1)
+    assert caps
+
+
+NEEDS = {"fork": "fork", "truncate": "truncate"}
+
+
+def _growth(name: str, make: Factory) -> dict[str, Any]:
+    """The same operation over 64 and over 4096 blocks."""
+    counts = {}
+    for num_blocks in (SMALL, LARGE):
+        alloc = _used(make, num_blocks)
+        caps = alloc.capabilities()
+        offered = getattr(caps, NEEDS[name]) if name in NEEDS else True
+        if name == "evict":
+            offered = caps.prefix is not Prefix.NONE
+        if not offered:
+            raise Declined((Refusal(alloc.name, name, name, "not offered", "see capabilities()"),))
+        try:
+            counts[num_blocks] = max(operations(call) for call in _timed(name, alloc))
+        except Exception as error:
+            raise fail("stats-identity", "no error", f"raised {error!r}") from error
+    small, large = counts.values()
+    must(
+        large <= MOST_GROWTH * small + SLACK,
+        "constant-time",
+        f"{name} to cost as much in a pool of {LARGE} blocks as in one of {SMALL}",
+        f"{small} operations became {large}",
+    )
+    return {"operations": f"{small} -> {large}"}
+
+
+def _long_prompt(make: Factory) -> dict[str, Any]:
+    """commit() of a prompt costs as much per block when the prompt is long: a block's identity is
+    computed from its parent's, not from the whole prefix."""
+    counts = []
+    for blocks in (16, 512):
+        try:
+            alloc = make(num_blocks=2 * blocks, block_size=SIZE)
+        except Unsupported as error:
+            raise Declined(error.refusals) from None
+        tokens = _tokens(blocks * SIZE, 0)
+        alloc.open(1, tokens)
+        alloc.append(1, len(tokens))
+        spent = operations(partial(alloc.commit, 1, tokens))
+        spent += operations(partial(alloc.open, 2, tokens))
+        counts.append(spent / blocks)
+    must(
+        counts[1] <= MOST_GROWTH * counts[0] + SLACK,
+        "constant-time",
+        "a block of a long prompt to cost as much as one of a short prompt",
+        f"{counts[0]:.0f} operations per block became {counts[1]:.0f}",
+    )
+    return {"operations": f"{counts[0]:.0f} -> {counts[1]:.0f} per block"}
+
+
+def _case(id: str, run: Callable[[Factory], dict[str, Any] | None]) -> Case:
+    return Case(f"allocator/growth/{id}", Kind.ALLOCATOR, RULE, run, ("AH-34",))
+
+
+RULE = "stats-identity"
+
+CASES = (
+    *(
+        _case(name, partial(_growth, name))
+        for name in (
+            "open-miss", "open-hit", "append", "can-append", "stats", "commit", "close", "fork",
+            "truncate", "evict",
+        )
+    ),
+    _case("long-prompt", _long_prompt),
+)  # fmt: skip
