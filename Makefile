@@ -1,7 +1,7 @@
 # What the README tells a newcomer to type. PYTHON chooses the interpreter, VENV the environment.
 PYTHON ?= python3
 VENV ?= .venv
-BIN := $(VENV)/bin
+BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
 .PHONY: demo test check clean
@@ -24,7 +24,7 @@ test: $(VENV)/installed
 check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	cd tests && ../$(BIN)/mypy --config-file ../pyproject.toml
+	cd tests && $(BIN)/mypy --config-file ../pyproject.toml
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info plugins/*/src/*.egg-info plugins/*/*.egg-info

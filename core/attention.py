@@ -113,10 +113,12 @@ class AttentionOp:
 
         The batch's tensors are kept by reference and must live unchanged until the step's last
         run(). Raises InvalidBatch(request, field, value, bound)."""
+        if not isinstance(batch, AttentionBatch):
+            raise InvalidBatch("batch", f"a {type(batch).__name__}", "must be an AttentionBatch")
         if into is None:
             max_block = check_step.check_batch(batch, self.spec, self.limits, self.device)
             return Plan(self, batch, self.prepare(batch, None), max_block)
-        if into.op is not self:
+        if not isinstance(into, Plan) or into.op is not self:
             raise InvalidBatch(
                 "into", "a plan of another op", "refresh it with the op that made it"
             )
@@ -133,7 +135,11 @@ class AttentionOp:
         slot_mapping i64. Negative slots and rows beyond slot_mapping are skipped; no slot twice.
 
         Mutates cache (PER_TOKEN_HEAD scales too). Raises InvalidTensor, InvalidBatch."""
-        check_tensors.check_write(self._seen, self.spec, self.device, k, v, cache, slot_mapping)
+        try:
+            check_tensors.check_write(self._seen, self.spec, self.device, k, v, cache, slot_mapping)
+        except AttributeError:
+            check_tensors.check_types(k=k, v=v, cache=cache, slot_mapping=slot_mapping)
+            raise
         self.write_kernel(k, v, cache, slot_mapping)
 
     @final
@@ -153,7 +159,19 @@ class AttentionOp:
         Rows up to query_start_loc[B] are overwritten whole, later ones are not touched. lse,
         sinks and alibi_slopes are given iff the spec says so. Raises InvalidTensor naming the
         tensor before anything is launched."""
-        check_tensors.check_run(self._seen, self, q, cache, plan, out, lse, sinks, alibi_slopes)
+        try:
+            check_tensors.check_run(self._seen, self, q, cache, plan, out, lse, sinks, alibi_slopes)
+        except AttributeError:
+            check_tensors.check_types(
+                q=q,
+                cache=cache,
+                plan=plan,
+                out=out,
+                lse=lse,
+                sinks=sinks,
+                alibi_slopes=alibi_slopes,
+            )
+            raise
         self.kernel(q, cache, plan, out, lse, sinks, alibi_slopes)
 
 
@@ -200,8 +218,15 @@ class AttentionBackend:
         workspace  uint8 scratch of at least workspace_bytes(), shared between ops used in turn
 
         Raises Unsupported with the refusals of check()."""
-        device = torch.device(device)
+        if not isinstance(spec, AttentionSpec):
+            raise TypeError(f"spec={spec!r} is not an AttentionSpec")
+        if not isinstance(limits, Limits):
+            raise TypeError(f"limits={limits!r} is not a Limits")
         info = DeviceInfo.of(device)
+        if not info.real:
+            refusal = Refusal(self.name, "unavailable", str(device), "a device of this machine")
+            raise Unsupported((*check(self, spec, info), refusal))
+        device = torch.device(device)
         if refusals := check(self, spec, info):
             raise Unsupported(refusals)
         return self.op(

@@ -185,8 +185,8 @@ class KVCache:
     @classmethod
     def allocate(cls, spec: AttentionSpec, num_blocks: int, device: torch.device | str) -> KVCache:
         """A zeroed cache for `spec` (scales are 1)."""
-        if num_blocks < 1:
-            raise ValueError(f"num_blocks={num_blocks} is below 1")
+        if isinstance(num_blocks, bool) or not isinstance(num_blocks, int) or num_blocks < 1:
+            raise ValueError(f"num_blocks={num_blocks!r} is not an int of at least 1")
 
         def pool(width: int) -> Tensor:
             inner = (spec.block_size, spec.num_kv_heads)

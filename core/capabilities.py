@@ -132,9 +132,14 @@ def check(
 
         return check_by_name(backend, spec, device)
     info = DeviceInfo.of(device)
+    if not isinstance(spec, AttentionSpec):
+        raise TypeError(f"spec={spec!r} is not an AttentionSpec")
+    capabilities = backend.capabilities(info)
+    if not isinstance(capabilities, Capabilities):
+        raise TypeError(f"{backend.name}.capabilities() returned {capabilities!r}")
     refusals = [
         Refusal(backend.name, code, requested, supported, _HINTS.get(code, ""))
-        for code, requested, supported in backend.capabilities(info).missing(spec, info)
+        for code, requested, supported in capabilities.missing(spec, info)
     ]
     refusals += [
         Refusal(
@@ -146,8 +151,11 @@ def check(
         )
         for code in _combinations(spec)
     ]
-    refusals += backend.refuse(spec, info)
-    return tuple(refusals)
+    own = tuple(backend.refuse(spec, info))
+    for refusal in own:
+        if not isinstance(refusal, Refusal):
+            raise TypeError(f"{backend.name}.refuse() returned {refusal!r}, not a Refusal")
+    return (*refusals, *own)
 
 
 _HINTS = {

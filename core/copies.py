@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 
 import torch
@@ -37,12 +38,22 @@ def copy_blocks(
         )
     if not sources:
         return
-    ops = [op if isinstance(op, CopyOp) else CopyOp(op[0], op[1], -1) for op in pairs]
+    ops = [_as_op(i, pair) for i, pair in enumerate(pairs)]
     for source, target in zip(sources, targets, strict=True):
         _check(source, target, ops)
     for run in _independent_runs(ops):
         for source, target in zip(sources, targets, strict=True):
             _copy(source, target, run)
+
+
+def _as_op(i: int, pair: CopyOp | tuple[int, int]) -> CopyOp:
+    if isinstance(pair, CopyOp):
+        return pair
+    try:
+        src, dst = (operator.index(block) for block in pair)
+    except (TypeError, ValueError):
+        raise InvalidTensor(f"pairs[{i}]", repr(pair), "(src, dst) ids, or a CopyOp") from None
+    return CopyOp(src, dst, -1)
 
 
 def _independent_runs(ops: Sequence[CopyOp]) -> list[list[CopyOp]]:

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from pagedattn.errors import UnknownName
+
 __all__ = ["DeviceInfo"]
 
 _ARCH = re.compile(r"(?:sm_?|compute_?)(\d{2,3})[a-f]?$")
@@ -36,7 +38,9 @@ class DeviceInfo:
 
     @classmethod
     def of(cls, device: Any) -> DeviceInfo:
-        """From a DeviceInfo, a torch.device, or text: "cpu", "cuda", "cuda:1", "sm90"."""
+        """From a DeviceInfo, a torch.device, or text: "cpu", "cuda", "cuda:1", "sm90".
+
+        Raises UnknownName."""
         import torch
 
         if isinstance(device, cls):
@@ -44,7 +48,10 @@ class DeviceInfo:
         if isinstance(device, str) and (match := _ARCH.match(device)):
             digits = match[1]
             return cls("cuda", sm=(int(digits[:-1]), int(digits[-1])))
-        device = torch.device(device)
+        try:
+            device = torch.device(device)
+        except (RuntimeError, TypeError) as error:
+            raise UnknownName("device", str(device), ["cpu", "cuda", "cuda:0", "sm90"]) from error
         if device.type == "cpu":
             return cls("cpu", real=True)
         if device.type == "cuda" and torch.cuda.is_available():

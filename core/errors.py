@@ -6,7 +6,7 @@
     ├── InvalidTensor    a tensor does not fit run(), write(), copy_blocks()  (ValueError)
     ├── UnknownName      no plugin of that name                               (LookupError)
     ├── NotReady         the named plugin exists but cannot be used here      (RuntimeError)
-    ├── PluginError      a plugin is broken; raised in strict mode only       (RuntimeError)
+    ├── PluginError      a plugin broke its hook's contract                   (RuntimeError)
     ├── InvalidRequest   the engine can never serve this request as asked     (ValueError)
     ├── EngineError      the engine cannot go on                              (RuntimeError)
     └── AllocatorError   an allocator was called against its rules            (RuntimeError)
@@ -119,7 +119,8 @@ class NotReady(PagedAttnError, RuntimeError):
 
 
 class PluginError(PagedAttnError, RuntimeError):
-    """A plugin failed to load (raised only with PAGEDATTN_STRICT=1; otherwise it is a row)."""
+    """A plugin broke its hook's contract. While listing, only with PAGEDATTN_STRICT=1: it is a row
+    otherwise."""
 
 
 class InvalidRequest(PagedAttnError, ValueError):

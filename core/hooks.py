@@ -63,6 +63,20 @@ class Offer:
     priority: int = 0
     api_version: tuple[int, int] = (1, 0)
 
+    def __post_init__(self) -> None:
+        requires = self.requires
+        if isinstance(requires, str):
+            raise TypeError(f"Offer: requires={requires!r} must be a sequence of module names")
+        object.__setattr__(self, "requires", tuple(requires))
+        for name, kind in (("name", str), ("summary", str), ("install", str), ("priority", int)):
+            if not isinstance(getattr(self, name), kind):
+                raise TypeError(f"Offer: {name}={getattr(self, name)!r} is not {kind.__name__}")
+        if not (callable(self.target) or isinstance(self.target, str)):
+            raise TypeError(f"Offer: target={self.target!r} is neither text nor callable")
+        version = self.api_version
+        if not (isinstance(version, tuple) and [type(n) for n in version] == [int, int]):
+            raise TypeError(f"Offer: api_version={version!r} is not (major, minor)")
+
     def load(self) -> Any:
         """The offered object (a class, usually)."""
         if callable(self.target):
@@ -75,7 +89,10 @@ class Offer:
         absent = [name for name in self.requires if not _installed(name)]
         if absent:
             return f"{', '.join(absent)} is not installed; {self.install or 'install it'}"
-        return self.missing()
+        reason = self.missing()
+        if reason is not None and not isinstance(reason, str):
+            raise TypeError(f"missing() returned {reason!r}, neither a sentence nor None")
+        return reason
 
 
 def _installed(module: str) -> bool:

@@ -10,6 +10,7 @@ and the others still work. Environment:
 from __future__ import annotations
 
 import enum
+import inspect
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -92,6 +93,7 @@ def reload() -> None:
     """Forget what was discovered (a plugin was installed, the environment changed)."""
     _discover.cache_clear()
     _loaded.cache_clear()
+    _instance.cache_clear()
 
 
 def rows(kind: Kind) -> tuple[Row, ...]:
@@ -122,11 +124,17 @@ def rows(kind: Kind) -> tuple[Row, ...]:
 
 def load(kind: Kind, name: str) -> Any:
     """The object offered under `name`. Raises UnknownName or NotReady."""
+    return _loaded(_ready(kind, name))
+
+
+def _ready(kind: Kind, name: str) -> Offer:
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is not the name of a {kind}")
     listed = rows(kind)
     for row in listed:
         if row.name == name and row.state is State.READY:
             assert row.offer is not None
-            return _loaded(row.offer)
+            return row.offer
     for row in listed:
         if row.name == name:
             raise NotReady(str(kind), name, row.state, row.detail)
@@ -145,6 +153,12 @@ def _strict() -> bool:
 @cache
 def _loaded(offer: Offer) -> Any:
     return offer.load()
+
+
+@cache
+def _instance(offer: Offer) -> Any:
+    target = _loaded(offer)
+    return target() if isinstance(target, type) else target
 
 
 @cache
@@ -231,6 +245,8 @@ def _examine(row: Row) -> Row:
                 return replace(row, state=State.UNAVAILABLE, detail=reason)
             target = _loaded(offer)
             _check_type(row, target)
+            if row.kind is Kind.BACKEND:
+                _instance(offer)
             version = getattr(target, "api_version", offer.api_version)
         else:
             reason, version = offer.unavailable(), offer.api_version
@@ -264,6 +280,9 @@ def _check_type(row: Row, target: Any) -> None:
         isinstance(target, expected) or (isinstance(target, type) and issubclass(target, expected))
     ):
         raise TypeError(f"{target!r} is not a subclass of pagedattn.{expected.__name__}")
+    if inspect.isabstract(target):
+        missing = ", ".join(sorted(target.__abstractmethods__))
+        raise TypeError(f"{target!r} does not implement {missing}")
     if target.name != row.name:
         raise TypeError(f"offered as {row.name!r} but its name is {target.name!r}")
 
@@ -280,21 +299,18 @@ def backends() -> tuple[Row, ...]:
     return rows(Kind.BACKEND)
 
 
-@cache
-def _instance(target: Any) -> Any:
-    return target() if isinstance(target, type) else target
-
-
 def backend(name: str) -> AttentionBackend:
     """The attention backend of that name. Raises UnknownName or NotReady, never substitutes."""
-    found: AttentionBackend = _instance(load(Kind.BACKEND, name))
+    found: AttentionBackend = _instance(_ready(Kind.BACKEND, name))
     return found
 
 
 def check_by_name(name: str, spec: AttentionSpec, device: Any) -> tuple[Refusal, ...]:
     """capabilities.check() for a name; a backend that is not ready refuses as "unavailable"."""
     from pagedattn.capabilities import check
+    from pagedattn.device import DeviceInfo
 
+    device = DeviceInfo.of(device)
     try:
         return check(backend(name), spec, device)
     except NotReady as error:

@@ -25,6 +25,10 @@ def merge_states(
     Gimelshein 2018), as used for split keys in FlashDecoding.
     """
     for name, out, lse in (("a", out_a, lse_a), ("b", out_b, lse_b)):
+        for label, x in ((f"out_{name}", out), (f"lse_{name}", lse)):
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                what = f"a {type(x).__name__}" if not isinstance(x, Tensor) else x.dtype
+                raise InvalidTensor(label, what, "a floating-point tensor")
         if out.shape != out_a.shape or out.dtype != out_a.dtype:
             raise InvalidTensor(
                 f"out_{name}",

@@ -44,6 +44,14 @@ KILLED_BY = {
     "silent-removal": "events/replay",
     "resize-drops-live": "resize/grow-shrink",
     "reset-keeps-prefixes": "reset/forgets",
+    "eviction-scans": "growth/append",
+    "prefix-rehashed": "growth/long-prompt",
+    "check-left-on": "growth/stats",
+    "abort-leaks": "close/any-state",
+    "too-large-accepted": "append/huge",
+    "increment-alone": "append/exact-fill",
+    "window-one-early": "window/release",
+    "grant-reused": "append/grants-stay",
 }
 
 

@@ -89,8 +89,81 @@ def test_what_the_spec_asks_for_must_be_given(option: str, name: str, good: torc
 
 def test_out_must_not_be_q() -> None:
     setup = Setup()
-    with pytest.raises(pa.InvalidTensor, match="its own memory"):
+    with pytest.raises(pa.InvalidTensor, match="overlaps q"):
         setup.run(out=setup.q)
+
+
+def test_out_must_not_overlap_what_is_read() -> None:
+    setup = Setup()
+    fused = torch.zeros(3, 8, 8)
+    setup.run(q=fused[:, :4], out=fused[:, 4:])  # neighbours in one buffer are fine
+    buffer = torch.zeros(4, 4, 8)
+    for q, out in (
+        (fused[:, :4], fused[:, 2:6]),
+        (buffer[:3], buffer[1:]),
+        (setup.q, setup.cache.k.flatten()[8 : 8 + 96].view(3, 4, 8)),
+        (setup.q, torch.zeros(400).as_strided((3, 4, 8), (4, 2, 1))),
+    ):
+        with pytest.raises(pa.InvalidTensor, match=r"^out"):
+            setup.run(q=q, out=out)
+
+
+@pytest.mark.parametrize("name", ["q", "cache", "plan", "out"])
+@pytest.mark.parametrize("value", [None, 3, [1.0]])
+def test_what_is_no_tensor_is_named(name: str, value: object) -> None:
+    with pytest.raises(pa.InvalidTensor) as caught:
+        Setup().run(**{name: value})
+    assert caught.value.name == name
+
+
+def test_write_names_what_is_no_tensor() -> None:
+    setup = Setup()
+    k = torch.zeros(3, 2, 8)
+    with pytest.raises(pa.InvalidTensor, match="slot_mapping: a list"):
+        setup.op.write(k, k, setup.cache, [0, 1, 2])  # type: ignore[arg-type]
+    with pytest.raises(pa.InvalidTensor, match="k: a NoneType"):
+        setup.op.write(None, k, setup.cache, torch.arange(3))  # type: ignore[arg-type]
+
+
+def test_open_and_plan_name_what_is_no_spec_limits_or_batch() -> None:
+    backend, setup = pa.backend("reference"), Setup()
+    with pytest.raises(TypeError, match="spec=3"):
+        backend.open(3, LIMITS, device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="limits=None"):
+        backend.open(setup.spec, None, device="cpu")  # type: ignore[arg-type]
+    with pytest.raises(pa.InvalidBatch, match="NoneType"):
+        setup.op.plan(None)  # type: ignore[arg-type]
+    with pytest.raises(pa.InvalidBatch, match="another op"):
+        setup.op.plan(setup.batch, into=3)  # type: ignore[arg-type]
+
+
+def test_devices_that_are_not_here_are_refused() -> None:
+    with pytest.raises(pa.Unsupported) as caught:
+        pa.backend("reference").open(spec_of(), LIMITS, device="meta")
+    assert {r.code for r in caught.value.refusals} == {"device", "unavailable"}
+    with pytest.raises(pa.UnknownName, match="no device named 'nope'"):
+        pa.check("reference", spec_of(), "nope")
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf")])
+def test_constant_scales_must_make_sense(bad: float) -> None:
+    setup = Setup(kv_dtype=torch.int8, kv_quant=pa.KVQuant.PER_HEAD)
+    assert setup.cache.v_scale is not None
+    setup.cache.v_scale[1] = bad
+    with pytest.raises(pa.InvalidTensor, match=r"cache\.v_scale"):
+        setup.run()
+
+
+def test_shared_kv_means_the_same_memory() -> None:
+    setup = Setup(shared_kv=True, head_dim_v=4)
+    setup.run(out=torch.zeros(3, 4, 4))
+    k, wide = setup.cache.k, torch.zeros(20, 4, 2, 8)
+    for cache in (
+        pa.KVCache(k=k, v=k.clone()[..., :4]),
+        pa.KVCache(k=wide[::2], v=wide[:10, ..., :4]),
+    ):
+        with pytest.raises(pa.InvalidTensor, match="shared_kv"):
+            setup.run(cache=cache, out=torch.zeros(3, 4, 4))
 
 
 def test_a_plan_belongs_to_its_op() -> None:

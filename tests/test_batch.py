@@ -72,6 +72,11 @@ def test_width_is_the_ceiling(n: int) -> None:
         ({"slot_mapping": [1, 2, 40]}, None, "slot_mapping"),
         ({"block_size": 0}, None, "block_size"),
         ({"width": 1}, None, "width"),
+        ({"query_lens": [1.7, 1]}, None, "query_lens"),
+        ({"seq_lens": ["6", 1]}, None, "seq_lens"),
+        ({"block_tables": [[7, 3.0], [5]]}, None, "block_tables[0]"),
+        ({"slot_mapping": [1, 2, 3.5]}, None, "slot_mapping"),
+        ({"window_left": -1}, None, "window_left"),
     ],
 )
 def test_build_refuses(changes: dict[str, object], request_index: int | None, field: str) -> None:
@@ -95,6 +100,11 @@ def test_blocks_behind_the_window_may_be_freed() -> None:
         build(**fields, window_left=6)
     with pytest.raises(pa.InvalidBatch, match=r"block_table\[0, 1\] is -1"):
         open_op(window=(6, None)).plan(batch)
+
+
+def test_entries_that_nobody_reads_may_be_anything() -> None:
+    batch = build(block_tables=[[7, 3, 2**40], [5, -(2**40)]])
+    assert batch.block_table.tolist() == [[7, 3, -1], [5, -1, -1]]
 
 
 def test_trees_are_packed_lowest_bit_first() -> None:

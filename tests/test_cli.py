@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,9 @@ def test_explain_for_a_made_up_device() -> None:
         (["explain", "colour=red"], "expected field=value"),
         (["explain", "num_heads=7"], "not a multiple"),
         (["explain", "dtype=float3"], "is not a dtype"),
+        (["explain", "head_dim=abc"], "invalid literal"),
+        (["explain", "head_dim=0"], "head_dim=0"),
+        (["explain", "window=1,2,3"], "not a pair"),
         (["explain", "mask=round"], "not one of CAUSAL, FULL, TREE"),
         (["memory", "--layers", "1", "--kv-heads", "0", "--head-dim", "8"], "num_kv_heads=0"),
         (
@@ -110,3 +114,32 @@ def test_unknown_names_end_in_one_line() -> None:
     assert done.returncode == 2
     assert "did you mean 'reference'" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("target", "text"),
+    [
+        ("'no_such_module:f'", "No module named"),
+        ("lambda: 3", "TypeError"),
+        ("lambda: __import__('sys').exit(7)", "SystemExit"),
+    ],
+)
+def test_a_broken_command_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str, text: str
+) -> None:
+    (tmp_path / "boom_module.py").write_text(
+        "import pagedattn as pa\n@pa.hookimpl\n"
+        f"def pagedattn_commands(): return [pa.Offer('boom', {target}), "
+        "pa.Offer('backends', 'math:pi')]\n"
+    )
+    info = tmp_path / "boom-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: boom\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[pagedattn]\nboom = boom_module\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "boom_module", raising=False)
+    registry.reload()
+    assert "reference" in run("backends")
+    result = CliRunner().invoke(build_app(), ["boom"])
+    assert isinstance(result.exception, NotReady)
+    assert text in str(result.exception)

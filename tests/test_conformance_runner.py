@@ -266,7 +266,11 @@ def test_json_can_be_read_back():
         "kind": "attention",
         "version": "1.2",
         "device": "cpu",
+        "label": "mine 1.2 (cpu)",
+        "emulated": False,
     }
+    assert only["seed"] == 0
+    assert only["verdict"]["word"] == "CONFORMS IN PART"
     assert only["verdict"]["complete"] is False
     assert only["verdict"]["headroom"] == {"float32": 2.5}
     assert only["cases"][0]["measures"] == measured

@@ -259,6 +259,43 @@ def test_an_allocator_brings_its_own_numbers() -> None:
         pa.Engine(TinyModel(), allocator=pool, block_size=16)
 
 
+def test_a_used_allocator_forgets_what_lies_in_other_caches() -> None:
+    pool = pa.allocator("paged", num_blocks=12, block_size=4)
+    texts = []
+    for _ in range(2):
+        with pa.Engine(TinyModel(), allocator=pool) as engine:
+            done = engine.generate([prompt(9)], pa.SamplingParams(max_new_tokens=3))[0]
+            with pytest.raises(ValueError, match="the allocator is in use"):
+                pa.Engine(TinyModel(), allocator=pool)
+        texts.append(done.token_ids)
+        assert done.cached_tokens == 0
+    assert texts[0] == texts[1]
+    with pytest.raises(EngineError, match="closed"):
+        engine.submit(prompt(9))
+
+
+def test_aborting_a_prompt_of_generate_is_an_error_of_generate() -> None:
+    engine = pa.Engine(TinyModel())
+    with pytest.raises(EngineError, match="1 of the prompts"):
+        engine.generate([prompt(5), prompt(6)], progress=lambda _: engine.abort(0))
+    assert not engine.pending
+
+
+@pytest.mark.parametrize("what", ["backend", "allocator"])
+def test_what_is_neither_a_name_nor_an_instance(what: str) -> None:
+    with pytest.raises(TypeError, match=f"{what}=3 is neither a name"):
+        pa.Engine(TinyModel(), **{what: 3})
+
+
+def test_prompts_must_be_sequences_of_ints() -> None:
+    engine = pa.Engine(TinyModel())
+    for bad in ([1, 2, 3], [[1.5]]):
+        with pytest.raises(InvalidRequest, match="neither text nor a sequence of ints"):
+            engine.generate(bad)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="params="):
+        engine.generate([prompt(4)], {"max_new_tokens": 3})  # type: ignore[arg-type]
+
+
 def test_a_backend_that_declines_is_not_replaced() -> None:
     class NoWindow(ReferenceBackend):
         name = "no-window"

@@ -1,5 +1,7 @@
 """Discovery: whatever a plugin does wrong is one row, and the rest still works."""
 
+import importlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -39,6 +41,11 @@ class Plugins:
         (info / "entry_points.txt").write_text(f"[pagedattn]\n{name} = {name}_module\n")
         sys.modules.pop(f"{name}_module", None)
         registry.reload()
+
+    def install_again(self, name: str, code: str) -> None:
+        shutil.rmtree(self.root / f"{name}-1.2.dist-info", ignore_errors=True)
+        importlib.invalidate_caches()
+        self.install(name, code)
 
     def good(self, dist: str, name: str, version: str = "(1, 0)", offer: str = "Backend") -> None:
         self.install(dist, GOOD.format(name=name, version=version, offer=offer))
@@ -121,6 +128,13 @@ def offer(text: str) -> str:
         ),
         ("lambda: 1/0, missing=lambda: 'needs a GPU'", "unavailable", "needs a GPU"),
         ("lambda: Backend, missing=lambda: 1/0", "broken", "ZeroDivisionError"),
+        ("lambda: Backend, missing=lambda: True", "broken", "neither a sentence nor None"),
+        ("lambda: pa.BlockAllocator", "broken", "not a subclass"),
+        (
+            "lambda: type('Needy', (Backend,), {'name': 'late', '__init__': lambda s, x: None})",
+            "broken",
+            "TypeError",
+        ),
     ],
 )
 def test_offers_that_cannot_be_used(plugins: Plugins, text: str, state: str, detail: str) -> None:
@@ -133,6 +147,36 @@ def test_offers_that_cannot_be_used(plugins: Plugins, text: str, state: str, det
     (refusal,) = pa.check("late", SPEC, "cpu")
     assert (refusal.code, refusal.requested) == ("unavailable", state)
     assert detail in refusal.hint
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "3, 'm:B'",
+        "'late', 'm:B', priority='high'",
+        "'late', 3",
+        "'late', 'm:B', requires='torch'",
+        "'late', 'm:B', api_version='1.0'",
+    ],
+)
+def test_offers_are_checked(plugins: Plugins, fields: str) -> None:
+    plugins.good("late", "late", offer=f"pa.Offer({fields})")
+    assert row("late").state == "broken"
+    assert "Offer: " in row("late").detail
+
+
+def test_offers_may_list_what_they_require(plugins: Plugins) -> None:
+    plugins.good("late", "late", offer="pa.Offer('late', lambda: Backend, requires=['torch'])")
+    assert row("late").state == "ready"
+
+
+def test_capabilities_and_refusals_are_typed(plugins: Plugins) -> None:
+    code = GOOD.format(name="odd", version="(1, 0)", offer="Backend")
+    for wrong in ("capabilities = lambda s, d: None", "refuse = lambda s, p, d: 'no'"):
+        plugins.install_again("odd", code + f"Backend.{wrong}\n")
+        (refusal,) = pa.check("odd", SPEC)
+        assert refusal.code == "broken"
+        assert "returned" in refusal.requested
 
 
 @pytest.mark.parametrize(

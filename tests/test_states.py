@@ -72,6 +72,10 @@ def test_shapes_are_checked() -> None:
         pa.merge_states(out, lse, out[:2], lse[:2])
     with pytest.raises(pa.InvalidTensor, match="lse_a"):
         pa.merge_states(out, lse.T, out, lse)
+    with pytest.raises(pa.InvalidTensor, match="out_a"):
+        pa.merge_states(out.int(), lse, out.int(), lse)
+    with pytest.raises(pa.InvalidTensor, match="lse_b"):
+        pa.merge_states(out, lse, out, None)  # type: ignore[arg-type]
 
 
 # -- copy_blocks -----------------------------------------------------------------------------------
@@ -145,7 +149,7 @@ def test_shared_kv_is_copied_once() -> None:
     assert torch.equal(cache.v[2], cache.k[0, ..., :2])
 
 
-@pytest.mark.parametrize("pair", [(0, 6), (-1, 0), (6, 0)])
+@pytest.mark.parametrize("pair", [(0, 6), (-1, 0), (6, 0), (0, 1, 2), (0.5, 1), 3])
 def test_bad_ids_are_refused_before_anything_moves(pair: tuple[int, int]) -> None:
     cache = cache_of()
     before = cache.k.clone()

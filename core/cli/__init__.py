@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from pagedattn import __version__, registry
-from pagedattn.cli.output import fail
-from pagedattn.errors import NotReady, PagedAttnError, PluginError
+from pagedattn.cli.output import fail, warn
+from pagedattn.errors import NotReady, PagedAttnError
 from pagedattn.hooks import Kind
 from pagedattn.registry import State
 
@@ -57,8 +57,9 @@ def build_app() -> typer.Typer:
     for row in registry.rows(Kind.COMMAND):
         if row.offer is None:
             continue
-        if row.name in OWN:
-            raise PluginError(f"{row.source} offers a command named {row.name!r}, which is taken")
+        if row.name in OWN or row.state is State.DUPLICATE:
+            warn(f"{row.source} offers a command named {row.name!r}, which is taken")
+            continue
         command = _not_ready(row) if row.state is not State.READY else _load(row)
         app.command(row.name, context_settings=getattr(command, "context_settings", None))(command)
     return app
@@ -68,7 +69,15 @@ def _load(row: registry.Row) -> Callable[..., Any]:
     assert row.offer is not None
     try:
         command: Callable[..., Any] = row.offer.load()
-    except Exception as error:  # the plugin border: one broken command leaves the others alone
+        if not callable(command):
+            raise TypeError(f"{command!r} is not a function")
+        trial = typer.Typer()
+        trial.command()(command)
+        typer.main.get_command(trial)  # a signature that typer cannot read fails here
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # the plugin border: one broken command leaves the others alone
         detail = f"{type(error).__name__}: {error}; report it to {row.source}"
         return _not_ready(replace(row, state=State.BROKEN, detail=detail))
     return command

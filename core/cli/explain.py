@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
 
 from pagedattn.cli.backends import JsonOption
 from pagedattn.cli.output import emit_json, print_table
+
+if TYPE_CHECKING:
+    from pagedattn.attention import AttentionBackend
+    from pagedattn.device import DeviceInfo
+    from pagedattn.spec import AttentionSpec
 
 
 def explain(
@@ -37,7 +42,7 @@ def explain(
     spec, info = parse_spec(fields or []), DeviceInfo.of(device)
     explanations = explain_all(spec, info)
     facts = {
-        e.row.name: dict(backend(e.row.name).describe(spec, info))
+        e.row.name: _describe(backend(e.row.name), spec, info)
         for e in explanations
         if verbose and not e.refusals
     }
@@ -78,6 +83,15 @@ def explain(
             ]
         )
     print_table(["backend", "serves", "reasons"], lines, title=f"on {info}")
+
+
+def _describe(
+    backend: AttentionBackend, spec: AttentionSpec, info: DeviceInfo
+) -> dict[str, object]:
+    try:
+        return dict(backend.describe(spec, info))
+    except Exception as error:  # the plugin border
+        return {"describe() failed": f"{type(error).__name__}: {error}"}
 
 
 def _short(value: object) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-__all__ = ["STATE_STYLE", "emit_json", "fail", "print_table"]
+__all__ = ["STATE_STYLE", "emit_json", "fail", "print_table", "warn"]
 
 STATE_STYLE = {
     "ready": "green",
@@ -45,6 +45,11 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, title:
     for row in rows:
         table.add_row(*row)
     Console().print(table)
+
+
+def warn(message: str) -> None:
+    """Say it on stderr and go on."""
+    Console(stderr=True).print(f"[yellow]warning[/] {escape(message)}", highlight=False)
 
 
 def fail(message: str) -> NoReturn:

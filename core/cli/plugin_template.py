@@ -58,6 +58,7 @@ def pagedattn_backends() -> list[Offer]:
             "$name",
             "$package.backend:Backend",
             summary="torch SDPA over gathered blocks, in 25 lines: start yours from it",
+            priority=-200,  # an example: select() prefers any other; a real kernel leaves it out
         )
     ]
 '''
@@ -121,8 +122,8 @@ it yours, put your kernel in `src/$package/backend.py` and declare what it can d
     pytest
 
 The second command gives one verdict (`--quick` while you work on the kernel), the third the same
-judgement with one test per case. Whatever `capabilities()` leaves out is refused with a
-reason; whatever it claims is tested. `pagedattn new-plugin NAME` writes this folder under another name.
+judgement with one test per case. Whatever `capabilities()` leaves out is refused with a reason;
+whatever it claims is tested. `pagedattn new-plugin NAME` writes this folder under another name.
 """
 
 FILES = {

@@ -67,8 +67,9 @@ def parse_spec(items: list[str]) -> AttentionSpec:
                 f"{item!r}: expected field=value with a field of {', '.join(known)}"
             )
         fields[name] = value
-    fields.setdefault("scale", int(fields["head_dim"]) ** -0.5)
     try:
+        head_dim = int(fields["head_dim"])
+        fields.setdefault("scale", head_dim**-0.5 if head_dim > 0 else 1.0)
         return AttentionSpec(**{name: _parse(name, value, enums) for name, value in fields.items()})
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -86,7 +87,7 @@ def _parse(name: str, value: Any, enums: dict[str, Any]) -> Any:
         return options[value.upper()]
     if name == "window":
         bounds = [None if part in ("", "-", "none") else int(part) for part in value.split(",")]
-        return (bounds[0], bounds[1] if len(bounds) > 1 else None)
+        return tuple(bounds) if len(bounds) != 1 else (bounds[0], None)
     if name in ("scale", "softcap"):
         return float(value)
     if value.lower() in ("true", "false"):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
 
 from pagedattn.allocator import BlockAllocator
 from pagedattn.engine.runner import ModelRunner
 from pagedattn.engine.sampling import SamplingParams
 from pagedattn.errors import InvalidRequest
 
-__all__ = ["check_request", "one_each"]
+__all__ = ["check_request", "one_each", "token_ids"]
+
+
+def token_ids(prompt: Sequence[int]) -> list[int]:
+    """`prompt` as ints; InvalidRequest when it is something else."""
+    try:
+        return [operator.index(token) for token in prompt]
+    except TypeError:
+        raise InvalidRequest(f"prompt={prompt!r} is neither text nor a sequence of ints") from None
 
 
 def check_request(
@@ -18,7 +27,7 @@ def check_request(
     """InvalidRequest unless the engine, with nothing else to do, can serve it to the end."""
     if not isinstance(params, SamplingParams):
         raise TypeError(f"params={params!r} is not a SamplingParams")
-    if not tokens:
+    if len(tokens) == 0:
         raise InvalidRequest("the prompt is empty; at least one token is needed")
     vocabulary = model.vocab_size
     for i, token in enumerate(tokens):
@@ -48,6 +57,8 @@ def one_each(
     """`params` as a list of `count`."""
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if isinstance(params, str | Mapping) or not isinstance(params, Sequence):
+        raise TypeError(f"params={params!r} is neither a SamplingParams nor a sequence of them")
     if len(params) != count:
         raise InvalidRequest(f"{len(params)} params for {count} prompts; give one, or one for each")
     return list(params)

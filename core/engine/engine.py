@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import perf_counter
@@ -14,7 +15,7 @@ import torch
 from pagedattn.allocator import BlockAllocator
 from pagedattn.attention import AttentionBackend
 from pagedattn.copies import copy_blocks
-from pagedattn.engine.checks import check_request, one_each
+from pagedattn.engine.checks import check_request, one_each, token_ids
 from pagedattn.engine.layers import PagedLayers
 from pagedattn.engine.models import resolve_model
 from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
@@ -30,6 +31,11 @@ from pagedattn.spec import Limits
 __all__ = ["Engine"]
 
 Prompt = str | Sequence[int]
+
+_ENGINES: weakref.WeakKeyDictionary[BlockAllocator, weakref.ref[Engine]] = (
+    weakref.WeakKeyDictionary()
+)
+"""Who uses an allocator: block ids mean something in the caches of one engine only."""
 
 
 class Engine:
@@ -67,7 +73,10 @@ class Engine:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r} must be an int of at least 1")
         chosen = find_backend(backend) if isinstance(backend, str) else backend
+        if not isinstance(chosen, AttentionBackend):
+            raise TypeError(f"backend={backend!r} is neither a name nor an AttentionBackend")
         self.allocator = _allocator(allocator, num_blocks, block_size)
+        self._closed = False
         self._counters = EngineStats()
         self._ids = itertools.count()
         self._requests: dict[int, Request] = {}
@@ -96,6 +105,7 @@ class Engine:
         self.scheduler = Scheduler(
             self.allocator, max_batch_tokens=max_batch_tokens, max_requests=max_requests
         )
+        _ENGINES[self.allocator] = weakref.ref(self)
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -106,8 +116,10 @@ class Engine:
 
         Raises InvalidRequest when it can never be served: an empty prompt, unknown token ids, more
         tokens than the model's positions or the pool can hold."""
+        if self._closed:
+            raise EngineError("this engine is closed; make another one")
         params = SamplingParams() if params is None else params
-        tokens = self.model.encode(prompt) if isinstance(prompt, str) else list(map(int, prompt))
+        tokens = self.model.encode(prompt) if isinstance(prompt, str) else token_ids(prompt)
         check_request(tokens, params, self.model, self.allocator)
         eos = frozenset() if params.ignore_eos else self.model.eos_token_ids
         request = Request(
@@ -242,6 +254,8 @@ class Engine:
             for request_id in ids:
                 self.abort(request_id)
             raise
+        if len(done) < len(ids):
+            raise EngineError(f"{len(ids) - len(done)} of the prompts were aborted meanwhile")
         return [done[request_id] for request_id in ids]
 
     @property
@@ -250,10 +264,14 @@ class Engine:
         return replace(self._counters)
 
     def close(self) -> None:
-        """Abort what is pending and give the model back as it was."""
+        """Abort what is pending; give the model back as it was, and the allocator."""
+        self._closed = True
         for request_id in list(self._requests):
             self.abort(request_id)
         self._close_model()
+        owner = _ENGINES.get(self.allocator)
+        if owner is not None and owner() is self:
+            del _ENGINES[self.allocator]
 
     def _close_model(self) -> None:
         if self._owns_model:
@@ -280,8 +298,15 @@ def _allocator(
             num_blocks=512 if num_blocks is None else num_blocks,
             block_size=16 if block_size is None else block_size,
         )
+    if not isinstance(allocator, BlockAllocator):
+        raise TypeError(f"allocator={allocator!r} is neither a name nor a BlockAllocator")
     for name, given in (("num_blocks", num_blocks), ("block_size", block_size)):
         own = getattr(allocator, name)
         if given is not None and given != own:
             raise ValueError(f"{name}={given}, but the given allocator has {name}={own}")
+    owner = _ENGINES.get(allocator, lambda: None)()
+    if owner is not None:
+        raise ValueError("the allocator is in use; close() the engine that has it first")
+    if allocator.stats().reclaimable:
+        allocator.reset()  # what it remembers lies in the caches of another engine
     return allocator

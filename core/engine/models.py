@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from pagedattn.engine.runner import ModelRunner
-from pagedattn.errors import NotReady, UnknownName
+from pagedattn.errors import NotReady, PluginError, UnknownName
 from pagedattn.hooks import Kind
 from pagedattn.registry import State, load, rows
 
@@ -40,10 +40,12 @@ def resolve_model(
     for row in ready:
         runner = load(Kind.MODEL_RUNNER, row.name)
         try:
-            made: ModelRunner = runner(model, dtype=dtype, device=device)
+            made = runner(model, dtype=dtype, device=device)
         except UnknownName as error:
             refused.append(error)
             continue
+        if not isinstance(made, ModelRunner):
+            raise PluginError(f"model runner {row.name!r} of {row.source} returned {made!r}")
         return made
     if len(refused) == 1:
         raise refused[0]

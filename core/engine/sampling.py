@@ -128,6 +128,8 @@ def sample(
 def check_logits(logits: Tensor, rows: int, vocab_size: int) -> None:
     """EngineError unless logits is [rows, vocab_size] and each row has a finite maximum. Waits for
     the device."""
+    if not isinstance(logits, Tensor):
+        raise EngineError(f"the model returned {type(logits).__name__} for logits, not a Tensor")
     if logits.shape != (rows, vocab_size):
         raise EngineError(
             f"the model returned logits of shape {list(logits.shape)}; expected "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -32,8 +33,10 @@ def build_batch(
     device: torch.device | str,
 ) -> AttentionBatch:
     """AttentionBatch.build(); its docstring tells the arguments."""
-    query_lens, seq_lens = [int(n) for n in query_lens], [int(n) for n in seq_lens]
-    tables = [[int(b) for b in row] for row in block_tables]
+    query_lens, seq_lens = _ints("query_lens", query_lens), _ints("seq_lens", seq_lens)
+    tables = [_ints(f"block_tables[{r}]", row) for r, row in enumerate(block_tables)]
+    if window_left is not None and window_left < 0:
+        raise InvalidBatch("window_left", window_left, "must not be negative")
     for name, count in (("query_lens", len(query_lens)), ("block_tables", len(tables))):
         if count != len(seq_lens):
             raise InvalidBatch(name, f"of {count} requests", f"seq_lens has {len(seq_lens)}")
@@ -70,6 +73,9 @@ def build_batch(
                     f"a key lies there, so it must lie in [0, {bound})",
                     request=r,
                 )
+        # Nobody reads the others, whatever they hold.
+        table[:first] = [-1] * first
+        table[need:] = [b if 0 <= b <= INT32_MAX else -1 for b in table[need:]]
         positions = range(keys - rows, keys)
         slots += [
             table[p // block_size] * block_size + p % block_size if p >= 0 else -1
@@ -84,7 +90,8 @@ def build_batch(
     starts = [0]
     for rows in query_lens:
         starts.append(starts[-1] + rows)
-    slot_tensor = torch.tensor(slots if slot_mapping is None else list(slot_mapping)).long()
+    slots = slots if slot_mapping is None else _ints("slot_mapping", slot_mapping)
+    slot_tensor = torch.tensor(slots, dtype=torch.int64)
     if slot_mapping is not None and len(slot_mapping) != starts[-1]:
         raise InvalidBatch("slot_mapping", f"{len(slot_mapping)} slots", f"{starts[-1]} tokens")
     check_slots(slot_tensor, bound * block_size)
@@ -103,6 +110,13 @@ def build_batch(
         tree_mask=None if tree_mask is None else tree_mask.to(device),
         tree_indptr=None if tree_indptr is None else tree_indptr.to(device),
     )
+
+
+def _ints(name: str, values: Sequence[int]) -> list[int]:
+    try:
+        return [operator.index(value) for value in values]
+    except TypeError:
+        raise InvalidBatch(name, values, "must be ints") from None
 
 
 def _pack_trees(

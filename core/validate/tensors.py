@@ -17,7 +17,7 @@ from pagedattn.validate.batch import check_slots, readable, same_device
 if TYPE_CHECKING:
     from pagedattn.attention import AttentionOp, Plan
 
-__all__ = ["Seen", "check_run", "check_tuning", "check_workspace", "check_write"]
+__all__ = ["Seen", "check_run", "check_tuning", "check_types", "check_workspace", "check_write"]
 
 
 class Seen:
@@ -58,10 +58,15 @@ def check_run(
             "cache", f"{cache.num_blocks} blocks", f"block {plan.max_block}, which the plan reads"
         )
     tokens = plan.num_tokens
-    same_memory = q.data_ptr() == out.data_ptr()
+    start = out.data_ptr()
+    one_buffer = q.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
+    offset = start - q.data_ptr() if one_buffer else None
+    for pool in (cache.k, cache.v):
+        if 0 <= start - pool.data_ptr() < pool.numel() * pool.itemsize and tokens:
+            raise InvalidTensor("out", "memory of the cache", "its own memory")
     key = (
         tokens,
-        same_memory,
+        offset,
         _signature(q),
         _signature(out),
         lse if lse is None else _signature(lse),
@@ -74,10 +79,10 @@ def check_run(
     heads = spec.num_heads
     _check_rows("q", q, (heads, spec.head_dim), spec.dtype, device)
     _check_rows("out", out, (heads, spec.head_dim_v), spec.out_dtype, device)
-    if tokens and same_memory:
-        raise InvalidTensor("out", "the memory of q", "its own memory")
-    if any(n > 1 and s == 0 for n, s in zip(out.shape, out.stride(), strict=True)):
-        raise InvalidTensor("out", f"stride {list(out.stride())}", "distinct elements")
+    for name, tensor in (("q", q), ("lse", lse)):
+        if tokens and tensor is not None and _overlap(out[:tokens], tensor[:tokens]):
+            raise InvalidTensor("out", f"overlaps {name}", "its own memory")
+    _check_distinct("out", out)
     _check_optional("lse", lse, (None, heads), spec.return_lse, "return_lse", device)
     _check_optional("sinks", sinks, (heads,), spec.sinks, "sinks", device)
     _check_optional("alibi_slopes", alibi_slopes, (heads,), spec.alibi, "alibi", device)
@@ -168,8 +173,12 @@ def _check_cache(seen: Seen, spec: AttentionSpec, device: torch.device, cache: K
                 f"stride {list(pool.stride())}",
                 f"{spec.layout.name} order, as the spec says (indices: [block, offset, head, dim])",
             )
-    if spec.shared_kv and cache.v.data_ptr() != cache.k.data_ptr():
-        raise InvalidTensor("cache.v", "its own memory", "k[..., :head_dim_v], because shared_kv")
+    if spec.shared_kv and not (
+        _same_start(cache.v, cache.k) and _same_start(cache.v_scale, cache.k_scale)
+    ):
+        raise InvalidTensor(
+            "cache.v", "other memory or strides", "k[..., :head_dim_v] and k_scale: shared_kv"
+        )
     quantised = spec.kv_quant is not KVQuant.NONE
     for name, scale in (("cache.k_scale", cache.k_scale), ("cache.v_scale", cache.v_scale)):
         if (scale is not None) != quantised:
@@ -187,7 +196,60 @@ def _check_cache(seen: Seen, spec: AttentionSpec, device: torch.device, cache: K
             )
         if not same_device(scale.device, device):
             raise InvalidTensor(name, f"on {scale.device}", f"on {device}")
+        constant = spec.kv_quant is not KVQuant.PER_TOKEN_HEAD
+        if constant and readable(scale) and not bool(((scale > 0) & scale.isfinite()).all()):
+            raise InvalidTensor(name, scale.tolist(), "finite scales above 0")
     seen.caches.add(cache)
+
+
+def _same_start(a: Tensor | None, b: Tensor | None) -> bool:
+    """Whether one is the first columns of the other: the same first element, the same strides."""
+    if a is None or b is None:
+        return a is b
+    return a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
+
+
+def _check_distinct(name: str, x: Tensor) -> None:
+    """No two elements in one place, as far as strides tell: each step clears all smaller ones."""
+    reach = 0
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            raise InvalidTensor(name, f"stride {list(x.stride())}", "distinct elements")
+        reach += stride * (size - 1)
+
+
+def _overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors share an element; exact, for tensors that may be slices of one buffer."""
+    if a.numel() == 0 or b.numel() == 0:
+        return False
+    first = min(a.data_ptr(), b.data_ptr())
+    spans = [
+        sum(s * (n - 1) for s, n in zip(x.stride(), x.shape, strict=True)) * x.itemsize + x.itemsize
+        for x in (a, b)
+    ]
+    if a.data_ptr() - first >= spans[1] or b.data_ptr() - first >= spans[0]:
+        return False
+    unit = min(a.itemsize, b.itemsize)  # powers of two, so elements start at multiples of it
+    marks = torch.zeros(max(spans) * 2 // unit + 1, dtype=torch.bool)
+
+    def view(x: Tensor) -> Tensor:
+        scale = x.itemsize // unit
+        strides = [s * scale for s in x.stride()]
+        return marks.as_strided([*x.shape, scale], [*strides, 1], (x.data_ptr() - first) // unit)
+
+    view(b).fill_(True)
+    return bool(view(a).any())
+
+
+def check_types(**tensors: object) -> None:
+    """InvalidTensor for the first argument that is not what its name says; called when a check
+    tripped over one, so that good calls do not pay for it."""
+    for name, value in tensors.items():
+        expected = {"cache": "KVCache", "plan": "Plan"}.get(name, "Tensor")
+        if not any(base.__name__ == expected for base in type(value).__mro__) and not (
+            value is None and name in ("v", "lse", "sinks", "alibi_slopes")
+        ):
+            raise InvalidTensor(name, f"a {type(value).__name__}", f"a {expected}")
 
 
 def _check_rows(
