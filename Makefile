@@ -19,7 +19,7 @@ demo: $(VENV)/installed
 	@$(BIN)/python docs/demo.py
 
 test: $(VENV)/installed
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 check: $(VENV)/installed
 	$(BIN)/ruff check .
