@@ -59,8 +59,10 @@ def guess(content: Content, out: list[Tensor], lse: list[Tensor] | None, rough: 
         pairs = list(zip(out, wrong.out, right.out, strict=True))
         if lse is not None:
             pairs += zip(lse, wrong.lse, right.lse, strict=True)
-        fits = all(_close(mine, other, rough) for mine, other, _ in pairs)
-        if fits and not all(_close(other, true, rough) for _, other, true in pairs):
+        # Elements that are NaN say nothing; the others must tell the misreading from the truth.
+        kept = [[x[~mine.isnan()] for x in (mine, other, true)] for mine, other, true in pairs]
+        fits = all(_close(mine, other, rough) for mine, other, _ in kept)
+        if fits and not all(_close(other, true, rough) for _, other, true in kept):
             return f"looks like this: {sentence}" + (f"; and {poison}" if poison else "")
     return poison
 
@@ -76,8 +78,6 @@ def _poisoned(tensors: list[Tensor]) -> str:
 
 
 def _close(a: Tensor, b: Tensor, rough: float) -> bool:
-    """Equal within `rough` wherever a is a number; a row of NaN says nothing about the rest."""
     a, b = a.double(), b.double()
-    a, b = a[~a.isnan()], b[~a.isnan()]
     both_infinite = (a == b) & a.isinf()
     return bool((both_infinite | ((a - b).abs() <= rough)).all()) if a.numel() else True

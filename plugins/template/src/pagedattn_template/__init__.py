@@ -10,7 +10,7 @@ def pagedattn_backends() -> list[Offer]:
         Offer(
             "template",
             "pagedattn_template.backend:Backend",
-            priority=-200,  # an example, which select() should not prefer to anything
             summary="torch SDPA over gathered blocks, in 25 lines: start yours from it",
+            priority=-200,  # an example: select() prefers any other; a real kernel leaves it out
         )
     ]
