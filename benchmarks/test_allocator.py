@@ -20,7 +20,7 @@ from pagedattn.allocator import BlockAllocator, Prefix
 from pagedattn.benchmarks.audit.contender import contenders
 
 BLOCK_SIZE = 16
-SIZES = {"1k": 1_024, "10k": 10_240, "100k": 102_400}  # multiples of RUNNING
+SIZES = {"1k": 1_024, "10k": 10_240, "100k": 102_400, "1m": 1_024_000}  # multiples of RUNNING
 RUNNING = 256
 STEPS = 32  # decode steps before the sequences are started again
 ROUNDS = 50

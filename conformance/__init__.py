@@ -16,23 +16,33 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pagedattn.conformance.allocator import ALLOCATOR_CASES as ALLOCATOR_CASES
-    from pagedattn.conformance.attention import ATTENTION_CASES as ATTENTION_CASES
-    from pagedattn.conformance.attention import AttentionSubject as AttentionSubject
-    from pagedattn.conformance.case import Case as Case
-    from pagedattn.conformance.case import CaseFailure as CaseFailure
-    from pagedattn.conformance.case import Declined as Declined
-    from pagedattn.conformance.case import Kind as Kind
-    from pagedattn.conformance.case import NotRun as NotRun
-    from pagedattn.conformance.case import Outcome as Outcome
-    from pagedattn.conformance.case import Result as Result
-    from pagedattn.conformance.classes import AllocatorConformance as AllocatorConformance
-    from pagedattn.conformance.classes import BackendConformance as BackendConformance
-    from pagedattn.conformance.runner import Verdict as Verdict
-    from pagedattn.conformance.runner import run_cases as run_cases
-    from pagedattn.conformance.runner import verdict as verdict
-    from pagedattn.conformance.subjects import Subject as Subject
-    from pagedattn.conformance.subjects import cases_of as cases_of
-    from pagedattn.conformance.subjects import resolve as resolve
+    from pagedattn.conformance.attention import (
+        ATTENTION_CASES as ATTENTION_CASES,
+        AttentionSubject as AttentionSubject,
+    )
+    from pagedattn.conformance.case import (
+        Case as Case,
+        CaseFailure as CaseFailure,
+        Declined as Declined,
+        Kind as Kind,
+        NotRun as NotRun,
+        Outcome as Outcome,
+        Result as Result,
+    )
+    from pagedattn.conformance.classes import (
+        AllocatorConformance as AllocatorConformance,
+        BackendConformance as BackendConformance,
+    )
+    from pagedattn.conformance.runner import (
+        Verdict as Verdict,
+        run_cases as run_cases,
+        verdict as verdict,
+    )
+    from pagedattn.conformance.subjects import (
+        Subject as Subject,
+        cases_of as cases_of,
+        resolve as resolve,
+    )
 
 _HOME = {
     "allocator": ["ALLOCATOR_CASES"],

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,10 +77,14 @@ def check(
     """
     console = Console(stderr=json_file == "-" or badge)
     try:
+        files = [file for file in (json_file, html_file, junit_file, md_file) if file]
+        if len(set(files)) < len(files):
+            raise ValueError("two reports would be written to one file")
+        if "-" in (html_file, junit_file, md_file):
+            raise ValueError("'-' (stdout) is for --json alone; give the others a file")
         if json_file == "-" and badge:
             raise ValueError("--json - and --badge both print to stdout; give --json a file")
-        outputs = [file for file in (json_file, html_file, junit_file, md_file) if file not in ("", "-")]
-        _writable(outputs)
+        _writable([file for file in files if file != "-"])
         known = read_known(known_failures) if known_failures else ()
         subjects = [subject for name in names for subject in resolve(name, device)]
         chosen = [(subject, _selected(subject, keyword, quick_part)) for subject in subjects]
@@ -103,18 +106,14 @@ def check(
         runs.append(run)
     document = to_json(runs)
     if json_file == "-":
-        print(_dumped(document))
+        print(_dumped(document), end="")
     if badge:
         for one in document["runs"]:
             print(json.dumps(to_badge(one)))
-    for file, text in (
-        (json_file, lambda: _dumped(document) + "\n"),
-        (html_file, lambda: to_html(document)),
-        (junit_file, lambda: to_junit(document)),
-        (md_file, lambda: to_markdown(document)),
-    ):
+    reports = {html_file: to_html, junit_file: to_junit, md_file: to_markdown, json_file: _dumped}
+    for file, render in reports.items():
         if file not in ("", "-"):
-            Path(file).write_text(text(), encoding="utf-8")
+            Path(file).write_text(render(document), encoding="utf-8")
     raise typer.Exit(max(run.verdict.exit_code for run in runs))
 
 
@@ -208,4 +207,4 @@ def _writable(files: Sequence[str]) -> None:
 
 
 def _dumped(document: dict[str, Any]) -> str:
-    return json.dumps(document, indent=1, allow_nan=False)
+    return json.dumps(document, indent=1, allow_nan=False) + "\n"

@@ -1,6 +1,6 @@
 """Which cases and planted bugs stand for which publicly reported faults: docs/COVERAGE.md.
 
-    python -m pagedattn.conformance.coverage > docs/COVERAGE.md
+python -m pagedattn.conformance.coverage > docs/COVERAGE.md
 """
 
 from __future__ import annotations
@@ -38,10 +38,8 @@ def to_markdown() -> str:
     from pagedattn.conformance.mutants import ALLOCATOR_MUTANTS, ATTENTION_MUTANTS
 
     cases = (*ATTENTION_CASES, *ALLOCATOR_CASES)
-    bugs = {
-        mutant.name: mutant.faults
-        for mutant in (*ATTENTION_MUTANTS.values(), *ALLOCATOR_MUTANTS.values())
-    }
+    bugs = {name: mutant.faults for name, mutant in ATTENTION_MUTANTS.items()}
+    bugs |= {name: mutant.faults for name, mutant in ALLOCATOR_MUTANTS.items()}
     caught = {fault for case in cases for fault in case.faults}
     planted = {fault for faults in bugs.values() for fault in faults}
     kinds = list(dict.fromkeys(fault.kind for fault in FAULTS.values()))

@@ -115,8 +115,8 @@ def _failures(cases: Sequence[dict[str, Any]]) -> str:
             ids = ", ".join(f"<code>{_text(case['id'])}</code>" for case in more)
             parts.append(f"<p>and {len(more)} more: {ids}</p>")
     if reasons := {case["detail"] for case in cases if case["outcome"] == "not run"}:
-        listed = "".join(f"<li>{_text(reason)}</li>" for reason in sorted(reasons)[:5])
-        parts.append(f"<h3>Not run</h3><ul>{listed}</ul>")
+        items = "".join(f"<li>{_text(reason)}</li>" for reason in sorted(reasons)[:5])
+        parts.append(f"<h3>Not run</h3><ul>{items}</ul>")
     return "".join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The style sheet of the HTML report: one column on a phone, light or dark as the reader's system."""
+"""The style sheet of the HTML report: narrow or wide, light or dark as the reader's system."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ h1 { font-size: 15px; font-weight: 600; color: var(--soft); margin: 0 0 16px; }
 h2 { font-size: 26px; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
 h3 { font-size: 17px; margin: 32px 0 10px; }
 p { margin: 0 0 10px; }
-code, pre { font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
+code, pre {
+  font: 13px/1.5 ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+}
 pre {
   margin: 0; padding: 12px 14px; background: var(--code); border-radius: 6px;
   white-space: pre-wrap; overflow-wrap: anywhere;
 }
 .soft { color: var(--soft); }
-.card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 16px; }
+.card {
+  background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 16px;
+}
 .run + .run { margin-top: 48px; padding-top: 32px; border-top: 1px solid var(--line); }
 .verdict { border-left: 6px solid var(--hue); padding: 20px; }
 .verdict .word { color: var(--hue); font-weight: 700; letter-spacing: .02em; margin: 6px 0 14px; }

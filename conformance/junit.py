@@ -56,9 +56,7 @@ def _case(subject: str, case: dict[str, Any]) -> ElementTree.Element:
     outcome = case["outcome"]
     if outcome in TAG:
         first = case["detail"].partition("\n")[0]
-        inner = ElementTree.SubElement(
-            found, TAG[outcome], message=_clean(f"{outcome}: {first}")
-        )
+        inner = ElementTree.SubElement(found, TAG[outcome], message=_clean(f"{outcome}: {first}"))
         command = f"\nreproduce: {case['command']}" if case["command"] else ""
         inner.text = _clean(f"{case['detail']}\nrule: {case['rule']}{command}")
     return found

@@ -13,7 +13,7 @@ MOST_FAILURES = 20
 MARK = {
     "conforms": "✅",
     "adapter verified": "☑️",
-    "declined": "➖",
+    "declined": "🔹",
     "known failure": "🟡",
     "fails": "❌",
     "not run": "⬜",

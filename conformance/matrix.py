@@ -80,9 +80,7 @@ def to_markdown(runs: Iterable[dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _flat(
-    rows: Sequence[tuple[str, tuple[str, ...]]], *, mark: bool = False
-) -> list[list[str]]:
+def _flat(rows: Sequence[tuple[str, tuple[str, ...]]], *, mark: bool = False) -> list[list[str]]:
     def cell(text: str) -> str:
         if not mark:
             return text

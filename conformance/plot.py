@@ -5,8 +5,9 @@ Positions are percentages, so that text and dots keep their size on a narrow scr
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from pagedattn.conformance.summary import Room
@@ -25,15 +26,15 @@ def headroom_plot(rooms: Sequence[Room]) -> str:
         return ""
     largest = max(value for room in rooms for _, value in room.values)
     # From 1, where a case fails, to the tick above the largest value.
-    top = math.log10(next(tick for tick in _ticks() if tick >= largest))
+    top = math.log10(next(tick for tick in _ticks() if tick >= max(largest, NEAR)))
     rows = [_row(room, top) for room in rooms]
     return f'<div class="plot">{"".join(rows)}{_axis(top)}</div>'
 
 
-def _ticks(limit: float = 1e12) -> list[float]:
-    """1, 2, 5, 10, 20, 50, ... as far as `limit`, and then infinity."""
-    decades = range(int(math.log10(limit)))
-    return [tick * 10.0**decade for decade in decades for tick in TICKS][1:] + [limit]
+def _ticks() -> Iterator[float]:
+    """1, 2, 5, 10, 20, 50, ..."""
+    for decade in itertools.count():
+        yield from (tick * 10.0**decade for tick in TICKS)
 
 
 def _x(value: float, top: float) -> str:
@@ -43,7 +44,7 @@ def _x(value: float, top: float) -> str:
 def _row(room: Room, top: float) -> str:
     middle = STRIP / 2
     dots = []
-    for id, value in sorted(room.values, key=lambda pair: -pair[1]):
+    for id, value in sorted(room.values, key=lambda pair: (-pair[1], pair[0] == room.case)):
         kind = ' class="least" r="5"' if id == room.case else ' r="4"'
         title = f"<title>{escape(id)}: {value:.2f}x</title>"
         dots.append(f'<circle{kind} cx="{_x(value, top)}" cy="{middle}">{title}</circle>')
@@ -62,11 +63,11 @@ def _row(room: Room, top: float) -> str:
 
 def _axis(top: float) -> str:
     """Ticks: all of them on a short scale, one a decade on a long one."""
-    ticks = [tick for tick in [1.0, *_ticks()] if math.log10(tick) <= top + 1e-9]
+    ticks = list(itertools.takewhile(lambda tick: math.log10(tick) <= top + 1e-9, _ticks()))
     if len(ticks) > 7:
         ticks = [tick for tick in ticks if math.log10(tick) % 1 < 1e-9]
     marks = [
-        f'<text{" class=" + chr(34) + "first" + chr(34) if tick == 1 else ""} '
+        f"<text{' class=' + chr(34) + 'first' + chr(34) if tick == 1 else ''} "
         f'x="{_x(tick, top)}" y="13">{tick:g}x</text>'
         for tick in ticks
     ]

@@ -50,8 +50,7 @@ def search(
 ) -> None:
     """judge() every example that `seed` draws from `strategy`. Raises CaseFailure with the smallest
     failing example, whose repr must show it whole."""
-    from hypothesis import given
-    from hypothesis import seed as seeded
+    from hypothesis import given, seed as seeded
     from hypothesis.errors import Flaky
 
     failed: set[str] = set()

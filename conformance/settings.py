@@ -24,7 +24,8 @@ class Settings:
     shrink: bool = False
 
 
-_CURRENT: ContextVar[Settings] = ContextVar("pagedattn_conformance", default=Settings())
+_USUAL = Settings()
+_CURRENT: ContextVar[Settings] = ContextVar("pagedattn_conformance", default=_USUAL)
 
 
 def current() -> Settings:

@@ -6,8 +6,9 @@ import pytest
 
 from pagedattn.backends.allocators import PagedAllocator
 from pagedattn.conformance.allocator import ALLOCATOR_CASES
-from pagedattn.conformance.case import CaseFailure, Kind
+from pagedattn.conformance.case import CaseFailure, Kind, Outcome
 from pagedattn.conformance.mutants.allocator import ALLOCATOR_MUTANTS
+from pagedattn.conformance.runner import judge_case
 
 CASES = {case.id.removeprefix("allocator/"): case for case in ALLOCATOR_CASES}
 
@@ -57,7 +58,7 @@ KILLED_BY = {
 
 @pytest.mark.parametrize("case", ALLOCATOR_CASES, ids=lambda case: case.id)
 def test_paged_passes(case):
-    assert case.run(PagedAllocator) is None
+    assert judge_case(PagedAllocator, case).outcome is Outcome.PASSED
 
 
 @pytest.mark.parametrize("name", ALLOCATOR_MUTANTS)

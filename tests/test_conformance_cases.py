@@ -16,9 +16,6 @@ from pagedattn.conformance.runner import run_cases, verdict
 
 SPEC = Path(__file__).parents[1] / "docs" / "SPEC.md"
 
-# Reported faults that only a device or billions of elements can show.
-NOT_ON_EVERY_MACHINE = {"KH-01", "KH-02", "KH-54", "KH-57"}
-
 
 def test_ids_are_unique_and_can_be_typed():
     ids = [case.id for case in ATTENTION_CASES]
@@ -42,7 +39,7 @@ def test_every_attention_rule_of_the_specification_has_a_case():
 def test_every_reported_kernel_fault_is_covered():
     covered = {fault for case in ATTENTION_CASES for fault in case.faults}
     every = {f"KH-{n:02}" for n in range(1, 60)}
-    assert every - covered == NOT_ON_EVERY_MACHINE
+    assert every - covered == set()
 
 
 def test_the_required_core_names_both_widths_and_groups():
@@ -79,7 +76,8 @@ def test_edges(size, expected):
 def test_the_reference_backend_conforms():
     subject = AttentionSubject(pa.backend("reference"), torch.device("cpu"))
     results = run_cases(subject, ATTENTION_CASES)
-    assert [(r.case, r.detail) for r in results if r.outcome is not Outcome.PASSED] == []
+    others = [(r.case, r.detail) for r in results if r.outcome is not Outcome.PASSED]
+    assert [case for case, _ in others] == ["launch/graph"], others
     judged = verdict(results)
     assert judged.conforms
     assert judged.exit_code == 0

@@ -127,7 +127,8 @@ def test_the_generator_is_a_module():
 
 @pytest.mark.slow
 def test_the_checked_in_matrix_is_what_is_generated(run, tmp_path):
-    names = ("reference", "template", "paged")
+    names = ["reference", "template", "paged"]
+    names += [f"contiguous_{kind}" for kind in ("exact", "max", "pow2")]
     for name in names:
         command = [sys.executable, "-m", "pagedattn", "check", name, "--json", f"{name}.json"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)

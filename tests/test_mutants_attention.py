@@ -113,6 +113,26 @@ KILLED_BY = {
     "workspace-overrun": ("honesty/workspace",),
     "workspace-product": ("honesty/workspace",),
     "tuning-wrong": ("honesty/tuning",),
+    # far away and in odd shapes
+    "kv-offset-32-bits": ("reach/far-blocks",),
+    "q-offset-32-bits": ("reach/far-rows",),
+    "requests-on-grid-y": ("reach/requests",),
+    "rows-on-grid-y": ("reach/rows",),
+    "logits-in-shared-memory": ("long/16385",),
+    "request-of-empty-row": ("empty/middle",),
+    "block-of-power-of-two": ("block-size/24", "page-size/plain", "page-size/lse"),
+    "groups-compiled": ("gqa/10-2/decode",),
+    "empty-parts-merged": ("merge/empty-last", "merge/empty-first"),
+    "value-dim-cut": ("head-dim/64-v-128", "honesty/edges-head-dim-v"),
+    "launched-late": ("launch/elsewhere", "length/alone"),
+    "one-thread-for-ever": ("launch/elsewhere",),
+    "memory-kept": ("launch/temporaries",),
+    "graph-on-a-cpu": ("launch/graph",),
+    "state-from-an-earlier-batch": ("random/plain/decode", "end-to-end/plain"),
+    "window-and-alibi": ("pairs/f16-d80-g5-b8-nhd-decode-causal-left-alibi-lse-e4m3-head",),
+    "odd-blocks-of-hnd": ("pairs/bf16-d80-g7-b5-hnd-prefill-full-left-alibi-lse-int8-head",),
+    "range-overstated": ("honesty/edges-head-dim",),
+    "range-understated": ("honesty/edges-block-size",),
 }
 
 
@@ -135,6 +155,7 @@ def test_the_honest_backend_passes_the_killing_cases():
     """Otherwise a case that always fails would kill everything."""
     named = {id for ids in KILLED_BY.values() for id in ids}
     subject = AttentionSubject(HonestBackend(), torch.device("cpu"))
+    named.discard("launch/graph")  # which it declines
     results = run_cases(subject, [case for id, case in CASES.items() if id in named])
     assert [r.case for r in results if r.outcome is not Outcome.PASSED] == []
     assert verdict(results).conforms
@@ -148,4 +169,4 @@ def test_mutant_says_what_it_does(name):
     assert all(fault.startswith("KH-") for fault in mutant.faults)
     # Every fault that a mutant stands for is claimed by a case that kills it.
     for fault in mutant.faults:
-        assert any(fault in case.faults for case in ATTENTION_CASES) or fault == "KH-01"
+        assert any(fault in case.faults for case in ATTENTION_CASES)

@@ -93,7 +93,7 @@ def _pool(
 
 
 def _index(sequences: Mapping[int, SequenceState], index: PrefixIndex) -> Iterator[tuple[str, str]]:
-    nodes = [node for bucket in index.by_key.values() for node in bucket]
+    nodes = list(index.nodes.values())
     users = Counter(id(node.parent) for node in nodes)
     users.update(id(state.tip) for state in sequences.values())
     users.update(id(node) for node in index.node_of if node is not None)

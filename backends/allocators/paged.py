@@ -132,9 +132,11 @@ class PagedAllocator(BlockAllocator):
         state.committed += len(tokens)
         if self._prefix_cache:
             full = self.block_size * TOKEN_BYTES
-            for start in range(0, len(packed) - full + 1, full):
-                self._publish_next(state, packed[start : start + full])
-            state.tail = packed[len(packed) - len(packed) % full :]
+            if len(packed) >= full:
+                for start in range(0, len(packed) - full + 1, full):
+                    self._publish_next(state, packed[start : start + full])
+                packed = packed[len(packed) - len(packed) % full :]
+            state.tail = packed
 
     def close(self, seq: int) -> None:
         state = self._state(seq)
@@ -301,14 +303,19 @@ class PagedAllocator(BlockAllocator):
 
         A holder that copies leaves the block, so that of k holders that write in one call only
         k - 1 copy; later ones must therefore see how many have left."""
-        needed, copying, gone = 0, set(), dict[int, int]()
+        needed, copying, gone, size = 0, set(), dict[int, int](), self.block_size
+        refs, pins = self._pool.refs, self._pool.pins
         for seq, count in wants.items():
             state = self._state(seq)
-            n = integer(f"append to sequence {seq}: count", count, 0)
-            needed += self._columns(state.length + n) - len(state.table)
-            if n and state.length % self.block_size:
+            n = count
+            if type(n) is not int or n < 0:  # the message costs more than the rest
+                n = integer(f"append to sequence {seq}: count", count, 0)
+            length, slots = state.length, len(state.table) * size
+            if length + n > slots:
+                needed += -(-(length + n - slots) // size)
+            if n and length < slots:
                 last = state.table[-1]
-                if self._pool.shared(last, gone.get(last, 0)):
+                if (refs[last] > 1 or pins[last]) and self._pool.shared(last, gone.get(last, 0)):
                     gone[last] = gone.get(last, 0) + 1
                     copying.add(seq)
         return needed + len(copying), copying
@@ -318,25 +325,32 @@ class PagedAllocator(BlockAllocator):
         state, size = self._state(seq), self.block_size
         n = operator.index(n)
         column, start = len(state.table), state.length
+        if n and not copy and start + n <= column * size:  # the last block has room
+            block = state.table[-1]
+            if self._index.node_of[block] is not None:
+                self._unpublish(block)
+            state.length += n
+            slot = block * size + start % size
+            return Grant(range(slot, slot + n), column, ())
         copies: tuple[CopyOp, ...] = ()
-        last = state.table[-1] if column else -1
-        taken = self._pool.take(
-            self._columns(start + n) - column + copy, state.priority, last, len(self._sequences)
-        )
-        if copy:
-            column -= 1
-            old = state.table.pop()
-            copies = (CopyOp(old, taken[0], start % size),)
-            self._pool.drop((old,))
-        elif n and start % size:
-            self._unpublish(state.table[-1])
-        state.table += taken
+        if blocks := self._columns(start + n) - column + copy:
+            last = state.table[-1] if column else -1
+            taken = self._pool.take(blocks, state.priority, last, len(self._sequences))
+            if copy:
+                column -= 1
+                old = state.table.pop()
+                copies = (CopyOp(old, taken[0], start % size),)
+                self._pool.drop((old,))
+            state.table += taken
+        if n and start % size and not copy:
+            self._unpublish(state.table[start // size])
         state.length += n
-        slots: list[int] = []
-        for c in range(start // size, len(state.table)):
-            first, last = max(start - c * size, 0), min(start + n - c * size, size)
-            slots += range(state.table[c] * size + first, state.table[c] * size + last)
-        return Grant(tuple(slots), column, tuple(state.table[column:]), copies)
+        return Grant(
+            _slots(state.table[start // size :], start % size, n, size),
+            column,
+            tuple(state.table[column:]),
+            copies,
+        )
 
     def _publish_next(self, state: SequenceState, tokens: bytes) -> None:
         node = self._index.child(state.tip, tokens)
@@ -364,3 +378,16 @@ class PagedAllocator(BlockAllocator):
         node = self._index.node_of[block]
         assert node is not None, f"block {block} was found but is not published"
         return node.key
+
+
+def _slots(blocks: list[int], offset: int, n: int, size: int) -> Sequence[int]:
+    """n slots from `offset` in the first of `blocks` on; a range when the blocks are adjacent."""
+    if not n:
+        return range(0)
+    first, count = blocks[0], len(blocks)
+    if count == 1 or blocks == list(range(first, first + count)):
+        return range(first * size + offset, first * size + offset + n)
+    slots: list[int] = []
+    for block in blocks:
+        slots += range(block * size, block * size + size)
+    return tuple(slots[offset : offset + n])

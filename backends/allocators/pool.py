@@ -16,19 +16,23 @@ are the room from which sequences are served: there is a choice, so that tables 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pagedattn.allocator import EvictionPolicy
-from pagedattn.backends.allocators.prefix import PrefixIndex
+from pagedattn.backends.allocators.prefix import Node, PrefixIndex
 from pagedattn.backends.allocators.runs import Runs
 from pagedattn.errors import AllocatorError
 
 __all__ = ["BlockPool"]
 
-_CHOICE = 8  # blocks staged for each open sequence but the first, beyond what is needed
+_CHOICE = 16  # blocks staged for each open sequence but the first, beyond what is needed
+_ROOMY = 6  # blocks of room for each open sequence, from which on sequences keep their distance
 
 
 class BlockPool:
     """States of all blocks. Every operation is O(1) per block plus the policy's own cost."""
+
+    _room_type: ClassVar[type[Runs]] = Runs
 
     def __init__(self, num_blocks: int, policy: EvictionPolicy, index: PrefixIndex) -> None:
         self.policy, self.index = policy, index
@@ -37,6 +41,8 @@ class BlockPool:
         self.priority = [0] * num_blocks  # highest of those that held the block since it was free
         self.live = self.reserved = self.reclaimable = self.evicted = 0
         self.staged: dict[int, None] = {}  # in the policy's order
+        self._staged_priority: int = 0  # of the blocks that are staged beyond need
+        self._cached: dict[int, int] = {}  # by priority: blocks that the policy has
         self._free_all()
 
     @property
@@ -57,15 +63,28 @@ class BlockPool:
     def stage(self, n: int, sequences: int) -> None:
         """Make room for n blocks, n <= available, and some more for `sequences` open ones to choose
         from. Raises AllocatorError when the policy is broken."""
-        if self.reclaimable > len(self.staged):
-            # A small pool, or one sequence alone, follows the policy to the letter.
-            choice = min(_CHOICE * (sequences - 1), max(0, self.total - 256) // 32)
-            short = n + choice - len(self.room)
-            for _ in range(min(short, self.reclaimable - len(self.staged))):
+        # A small pool, or one sequence alone, follows the policy to the letter.
+        choice = min(_CHOICE * (sequences - 1), max(0, self.total - 256) // 32)
+        short = n - len(self.room)
+        found: list[int] = []
+        alike = True
+        try:
+            while self.reclaimable > len(self.staged):
+                # What is staged beyond need is of one priority, so that any of it may go first.
+                if len(found) >= short and (
+                    len(found) >= short + choice
+                    or not alike
+                    or self._staged_priority not in self._cached
+                ):
+                    break
                 block = self._pop()
+                priority = self.priority[block]
+                alike = alike and (not self.staged or priority == self._staged_priority)
+                self._staged_priority = priority
                 self.staged[block] = None
-                self.room.add(block)
-                self._staged_priority = max(self._staged_priority, self.priority[block])
+                found.append(block)
+        finally:
+            self.room.add_all(found)
 
     def take(self, n: int, priority: int, after: int, sequences: int) -> list[int]:
         """n blocks for one table whose last one is `after` (-1: it has none): the ids that follow
@@ -74,22 +93,34 @@ class BlockPool:
         while n:
             start, length = after + 1, room.length.get(after + 1, 0) if after >= 0 else 0
             if not length:
-                # A long run for many blocks; for one, a run in which more can follow it, as long
-                # as half of this sequence's share of the room.
-                start, length = room.fit(n if n > 1 else len(room) // (2 * sequences) or 1)
+                start, length = self._place(n, len(room) // sequences)
             length = min(n, length)
             room.remove(start, length)
             blocks += range(start, start + length)
             n -= length
             after = start + length - 1
+        staged, refs, priorities = self.staged, self.refs, self.priority
         for block in blocks:
-            if block in self.staged:
-                del self.staged[block]
+            if staged and block in staged:
+                del staged[block]
                 self._forget(block)
-            self.refs[block] = 1
-            self.priority[block] = priority
+            refs[block] = 1
+            priorities[block] = priority
         self.live += len(blocks)
         return blocks
+
+    def _place(self, n: int, share: int) -> tuple[int, int]:
+        """(start, length) of adjacent ids for a table to go on with n blocks, or with some of them.
+
+        Where room is short, many blocks fill a run that is little longer, and one starts a run that
+        is long enough for a few more. Where there is plenty, a sequence keeps half of its share
+        free before it, for whoever lies there, and half behind, for its own growth."""
+        if share >= _ROOMY:
+            start, length = self.room.fit(n + share)
+            if length >= n + share and start:
+                return start + share // 2, length - share // 2
+            return self.room.fit(n)
+        return self.room.fit(n if n > 1 else max(1, share // 2))
 
     def share(self, block: int, priority: int) -> None:
         """One more table holds `block`, which is live, reserved or reclaimable."""
@@ -105,14 +136,18 @@ class BlockPool:
 
     def drop(self, blocks: Sequence[int]) -> None:
         """One table less holds each of `blocks`, the deepest of which comes first."""
+        freed: list[int] = []
         for block in blocks:
             self.refs[block] -= 1
             if self.refs[block] == 0:
                 self.live -= 1
                 if self.pins[block]:
                     self.reserved += 1
+                elif self.index.node_of[block] is None:
+                    freed.append(block)
                 else:
                     self._retire(block)
+        self.room.add_all(freed)
 
     def pin(self, block: int) -> None:
         """Keep a live, published block published."""
@@ -170,9 +205,9 @@ class BlockPool:
         self._free_all()
 
     def _free_all(self) -> None:
-        self.room = Runs()
+        self.room = self._room_type()
         self.room.add(0, self.total)
-        self._staged_priority = -(2**63)  # at least the highest priority of a staged block
+        self._cached.clear()
 
     def _pop(self) -> int:
         block = self.policy.pop()
@@ -181,6 +216,7 @@ class BlockPool:
                 f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
                 "given or which was taken from it: the policy is broken"
             )
+        self._gone(block)
         return block
 
     def _is_reclaimable(self, block: int) -> bool:
@@ -188,27 +224,34 @@ class BlockPool:
         return not held and self.index.node_of[block] is not None
 
     def _retire(self, block: int) -> None:
+        """A published block that nobody holds any more is reclaimable."""
         node = self.index.node_of[block]
-        if node is None:
-            self.room.add(block)
-            return
+        assert node is not None, f"block {block} is pinned but not published"
         priority = self.priority[block]
-        if priority < self._staged_priority:
-            self._unstage(priority)
-        self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
+        if self.staged and priority < self._staged_priority:
+            self._unstage()
+        self._give(block, node, priority)
         self.reclaimable += 1
 
-    def _unstage(self, priority: int) -> None:
-        """Give what outlives blocks of `priority` back to the policy."""
-        self._staged_priority = priority
-        for block in [b for b in self.staged if self.priority[b] > priority]:
+    def _unstage(self) -> None:
+        """The policy gets back what is staged: it outlives a block that came after it."""
+        for block in self.staged:
             node = self.index.node_of[block]
             assert node is not None, f"block {block} is staged but not published"
-            del self.staged[block]
             self.room.remove(block)
-            self.policy.add(
-                block, key=node.key, depth=node.depth, priority=self.priority[block]
-            )
+            self._give(block, node, self.priority[block])
+        self.staged.clear()
+
+    def _give(self, block: int, node: Node, priority: int) -> None:
+        self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
+        self._cached[priority] = self._cached.get(priority, 0) + 1
+
+    def _gone(self, block: int) -> None:
+        """The policy has one block less."""
+        priority = self.priority[block]
+        self._cached[priority] -= 1
+        if not self._cached[priority]:
+            del self._cached[priority]
 
     def _keep(self, block: int) -> None:
         """A reclaimable block is not up for eviction any more."""
@@ -217,6 +260,7 @@ class BlockPool:
             self.room.remove(block)
         else:
             self.policy.remove(block)
+            self._gone(block)
 
     def _forget(self, block: int) -> None:
         self.index.unpublish(block)

@@ -1,14 +1,16 @@
 """Which content lies in which block: the index behind prefix hits.
 
-Content is named by a chained hash, so that names are equal in every process, and identified by
-comparison: a node is found only under the very parent node and with the very tokens it was made
-of. By induction a hit is exact whatever the hash function does.
+Content is identified by comparison: a node is found only under the very parent node and with the
+very tokens it was made of. By induction a hit is exact whatever any hash function does. Its name,
+for events and policies, is a chained hash: equal in every process.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+import sys
+from array import array
 from collections.abc import Callable, Sequence
 
 from pagedattn.allocator import Event, EventKind
@@ -16,14 +18,20 @@ from pagedattn.allocator import Event, EventKind
 __all__ = ["TOKEN_BYTES", "Node", "PrefixIndex", "pack"]
 
 TOKEN_BYTES = 8
+_ONE = struct.Struct("<q").pack
 
 
 def pack(tokens: Sequence[int]) -> bytes:
     """Token ids as little-endian int64: compact, comparable, the same on every machine."""
     try:
-        return struct.pack(f"<{len(tokens)}q", *tokens)
-    except struct.error as error:
+        if len(tokens) == 1:  # a decode step
+            return _ONE(tokens[0])
+        packed = array("q", tokens)
+    except (TypeError, OverflowError, struct.error) as error:
         raise ValueError(f"token ids must be integers that fit 64 bits: {error}") from None
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
 
 
 class Node:
@@ -46,7 +54,7 @@ class Node:
 
 
 class PrefixIndex:
-    """Nodes by key, the node of every published block, and the log of changes."""
+    """Nodes by parent and tokens, the node of every published block, and the log of changes."""
 
     def __init__(
         self, num_blocks: int, block_size: int, hash_fn: Callable[[bytes], bytes] | None
@@ -54,9 +62,10 @@ class PrefixIndex:
         self.block_size = block_size
         self.node_of: list[Node | None] = [None] * num_blocks
         self.roots: dict[bytes, Node] = {}
-        self.by_key: dict[bytes, list[Node]] = {}
+        self.nodes: dict[tuple[Node, bytes], Node] = {}
         self._hash = hash_fn or (lambda data: hashlib.sha256(data).digest())
-        self._events: list[Event] = []
+        # None: it grew too long while nobody drained it.
+        self._events: list[tuple[EventKind, int, Node | None]] | None = []
 
     # -- content -----------------------------------------------------------------------------
 
@@ -73,23 +82,15 @@ class PrefixIndex:
 
     def find(self, parent: Node, tokens: bytes) -> Node | None:
         """The node of `tokens` after `parent`, or None."""
-        return self._lookup(self.key(parent, tokens), parent, tokens)
+        return self.nodes.get((parent, tokens))
 
     def child(self, parent: Node, tokens: bytes) -> Node:
         """The same, made when missing."""
-        key = self.key(parent, tokens)
-        node = self._lookup(key, parent, tokens)
+        node = self.find(parent, tokens)
         if node is None:
-            node = Node(parent, tokens, key)
+            node = self.nodes[parent, tokens] = Node(parent, tokens, self.key(parent, tokens))
             self.hold(parent)
-            self.by_key.setdefault(key, []).append(node)
         return node
-
-    def _lookup(self, key: bytes, parent: Node, tokens: bytes) -> Node | None:
-        for node in self.by_key.get(key, ()):
-            if node.parent is parent and node.tokens == tokens:
-                return node
-        return None
 
     def rewind(self, tip: Node, tail: bytes, tokens: int) -> tuple[Node, bytes]:
         """End of the chain `tip`, `tail` when it is cut to its first `tokens` tokens."""
@@ -111,10 +112,7 @@ class PrefixIndex:
             if node.parent is None:
                 del self.roots[node.tokens]
                 return
-            bucket = self.by_key[node.key]
-            bucket.remove(node)
-            if not bucket:
-                del self.by_key[node.key]
+            del self.nodes[node.parent, node.tokens]
             node = node.parent
             node.users -= 1
 
@@ -140,8 +138,8 @@ class PrefixIndex:
         """Forget all content; no sequence may be open."""
         self.node_of = [None] * len(self.node_of)
         self.roots.clear()
-        self.by_key.clear()
-        self._events.append(Event(EventKind.CLEARED))
+        self.nodes.clear()
+        self._events = [(EventKind.CLEARED, -1, None)]
 
     def resize(self, num_blocks: int) -> None:
         """Blocks from `num_blocks` on are gone (and were unpublished) or new."""
@@ -151,19 +149,23 @@ class PrefixIndex:
     # -- events ------------------------------------------------------------------------------
 
     def drain(self) -> list[Event]:
-        """The log since the last call."""
+        """The log since the last call; CLEARED and the present state when it grew too long."""
         events, self._events = self._events, []
-        return events
+        if events is None:
+            stored = [(EventKind.STORED, b, n) for b, n in enumerate(self.node_of) if n is not None]
+            stored.sort(key=lambda item: item[2].depth)
+            events = [(EventKind.CLEARED, -1, None), *stored]
+        return [
+            Event(kind) if node is None else Event(kind, block, node.key, _key(node.parent))
+            for kind, block, node in events
+        ]
 
     def _log(self, kind: EventKind, block: int, node: Node) -> None:
-        self._events.append(_event(kind, block, node))
-        # Nobody may be draining: a log longer than the state is replaced by the state.
-        if len(self._events) > 4 * len(self.node_of) + 4096:
-            stored = [(b, n) for b, n in enumerate(self.node_of) if n is not None]
-            stored.sort(key=lambda item: item[1].depth)
-            self._events = [Event(EventKind.CLEARED)]
-            self._events += [_event(EventKind.STORED, b, n) for b, n in stored]
+        if self._events is not None:
+            self._events.append((kind, block, node))
+            if len(self._events) > len(self.node_of) + 4096:
+                self._events = None
 
 
-def _event(kind: EventKind, block: int, node: Node) -> Event:
-    return Event(kind, block, node.key, node.parent.key if node.parent is not None else b"")
+def _key(node: Node | None) -> bytes:
+    return b"" if node is None else node.key

@@ -8,7 +8,7 @@ with their neighbours as soon as these come back.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 __all__ = ["Runs"]
 
@@ -52,6 +52,21 @@ class Runs:
                 self._resize(before, length, length + n)
                 return
         self._insert(start, n)
+
+    def add_all(self, blocks: Iterable[int]) -> None:
+        """The same for single ids; neighbours that follow one another are added at once."""
+        low, high = 0, 0
+        for block in blocks:
+            if block + 1 == low:
+                low = block
+            elif block == high:
+                high += 1
+            else:
+                if high > low:
+                    self.add(low, high - low)
+                low, high = block, block + 1
+        if high > low:
+            self.add(low, high - low)
 
     def remove(self, start: int, n: int = 1) -> None:
         """n ids from `start` on, all of which are in one run."""

@@ -146,4 +146,18 @@ def copies(pool: Pool) -> None:
     s.drain()
 
 
-CASES = (slots, bad_input, atomic, exact_fill, huge, joint, copies)
+@case("append/grants-stay", rule="append-atomic", faults=("AH-38",), core=True)
+def grants_stay(pool: Pool) -> None:
+    """A grant is a value: what a step was given does not change while later steps are planned."""
+    s = pool(64)
+    s.open(1, tokens(3))
+    first = s.append({1: tokens(3)})[1]
+    given = (list(first.slots), tuple(first.blocks), tuple(first.copies))
+    for step in range(9):
+        s.append({1: [100 + step]})
+    now = (list(first.slots), tuple(first.blocks), tuple(first.copies))
+    must(now == given, "append-atomic", f"the first grant to stay {given}", now)
+    s.drain()
+
+
+CASES = (slots, bad_input, grants_stay, atomic, exact_fill, huge, joint, copies)

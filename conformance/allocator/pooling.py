@@ -27,7 +27,7 @@ def need_events(s: Shadow) -> None:
         raise Declined((Refusal(s.alloc.name, "events", "stored blocks", "hashed prefixes only"),))
 
 
-@case("window/release", rule="window-release", faults=("AH-28",))
+@case("window/release", rule="window-release", faults=("AH-28", "AH-37"))
 def window_release(pool: Pool) -> None:
     """Blocks of 4, window of 8 keys, 40 tokens one by one and in chunks of 7."""
     for chunk in (1, 7):

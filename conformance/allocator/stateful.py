@@ -106,7 +106,9 @@ def _machine(start: Callable[[], Calls]) -> Any:
     ids, words = st.sampled_from(IDS), st.integers(1, 2)
     short, long = st.lists(words, max_size=3), st.lists(words, max_size=11)
     # Prompts that meet: most are the beginning of one long run of equal tokens, and a little more.
-    prompts = st.builds(lambda n, end: [1] * n + end, st.integers(0, 13), st.lists(words, max_size=2))
+    prompts = st.builds(
+        lambda n, end: [1] * n + end, st.integers(0, 13), st.lists(words, max_size=2)
+    )
     namespaces, priorities = st.sampled_from((b"", b"", b"n")), st.integers(0, 1)
 
     def offers(capability: str) -> Callable[[Any], Any]:
@@ -192,7 +194,7 @@ def _machine(start: Callable[[], Calls]) -> Any:
             self.calls.close(self._open_one(which))
 
         @precondition(lambda self: self.calls.s.cached)
-        @rule(n=st.integers(0, 3))
+        @rule(n=st.integers(1, 3))
         def evict(self, n: int) -> None:
             self.calls.evict(n)
 
@@ -231,7 +233,9 @@ def _search(seed: int, start: Callable[[], Calls]) -> None:
     except Declined:
         raise
     except Flaky as error:
-        raise CaseFailure(f"fails once and passes when repeated: {error}{_shown(current)}") from error
+        raise CaseFailure(
+            f"fails once and passes when repeated: {error}{_shown(current)}"
+        ) from error
     except Exception as error:
         said = str(error) if isinstance(error, CaseFailure) else f"raised {error!r}"
         raise CaseFailure(f"{said}{_shown(current)}") from error

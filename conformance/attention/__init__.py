@@ -5,13 +5,20 @@ from __future__ import annotations
 from pagedattn.conformance.attention import (
     arguments,
     basics,
+    bounds,
+    end_to_end,
     honesty,
     invariance,
+    launching,
     masking,
     memory,
     numeric,
     options,
+    paging,
+    pairs,
     planning,
+    ragged,
+    reach,
     shapes,
     writing,
 )
@@ -32,5 +39,12 @@ ATTENTION_CASES: tuple[Case, ...] = (
     *planning.CASES,
     *arguments.CASES,
     *honesty.CASES,
+    *bounds.CASES,
+    *reach.CASES,
+    *launching.CASES,
+    *paging.CASES,
+    *end_to_end.CASES,
+    *pairs.CASES,
+    *ragged.CASES,
 )
 """In the order of a reader's questions; ids are unique (tests/test_conformance_cases.py)."""

@@ -72,9 +72,10 @@ def _of_smallest(
     if hint:
         lines = [line for line in lines if LOOKS_LIKE not in line]
         lines[2:2] = hint
-    told = "\n".join(lines)
-    lens = f"query_lens {content.query_lens}, seq_lens {content.seq_lens}"
-    return CaseFailure(f"{told}\n  shrunk from: {lens}")
+    if not any(line.startswith("  batch:") for line in lines):
+        lines.append(f"  batch: query_lens {found.query_lens}, seq_lens {found.seq_lens}")
+    lines.append(f"  shrunk from: query_lens {content.query_lens}, seq_lens {content.seq_lens}")
+    return CaseFailure("\n".join(lines))
 
 
 def judge_memory(

@@ -80,7 +80,11 @@ LENGTHS: Mapping[str, tuple[tuple[int, ...], tuple[tuple[int, int], ...]]] = {
 
 def allowed(row: Row) -> bool:
     """Whether the contract gives the row a meaning of its own."""
-    if row["phase"] == "tree" and (row["mask"], row["window"], row["alibi"]) != ("causal", "-", "-"):
+    if row["phase"] == "tree" and (row["mask"], row["window"], row["alibi"]) != (
+        "causal",
+        "-",
+        "-",
+    ):
         return False
     if row["window"] == "both" and row["mask"] == "causal":  # CAUSAL forces the right bound to None
         return False
@@ -136,9 +140,7 @@ def left_over(subject: AttentionSubject) -> list[dict[str, str]]:
 
 
 def _left_over(subject: AttentionSubject, seed: int) -> Measures:
-    measures = judge(
-        subject, Content.random(subject.spec(), [1], [3], seed), Placing(seed=seed)
-    )
+    measures = judge(subject, Content.random(subject.spec(), [1], [3], seed), Placing(seed=seed))
     rows = left_over(subject)
     for row in rows:
         try:

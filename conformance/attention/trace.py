@@ -18,7 +18,6 @@ from torch import Tensor
 
 from pagedattn.allocator import AllocatorCapabilities, BlockAllocator, CopyOp, Prefix
 from pagedattn.attention import AttentionOp
-from pagedattn.batch import AttentionBatch
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.execute import execute
 from pagedattn.conformance.attention.judge import Measures, compare, joined
@@ -144,7 +143,8 @@ class Trace:
             source = torch.Generator().manual_seed(state)
             rows.append(torch.randn(spec.num_kv_heads, width, generator=source))
         both = torch.stack(rows) if rows else torch.empty(0, spec.num_kv_heads, width)
-        k, v = both.to(spec.dtype).split([spec.head_dim, spec.head_dim_v], dim=-1)
+        both = both.to(spec.dtype)
+        k, v = both[..., : spec.head_dim], both[..., spec.head_dim :]
         return k, k[..., : spec.head_dim_v] if spec.shared_kv else v
 
     # -- attention -------------------------------------------------------------------------------

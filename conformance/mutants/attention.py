@@ -13,6 +13,7 @@ from pagedattn.conformance.mutants import (
     mask_bugs,
     memory_bugs,
     number_bugs,
+    reach_bugs,
     write_bugs,
 )
 from pagedattn.conformance.mutants.planting import AttentionMutant
@@ -22,7 +23,7 @@ __all__ = ["ATTENTION_MUTANTS", "AttentionMutant"]
 ATTENTION_MUTANTS: Mapping[str, AttentionMutant] = MappingProxyType(
     {
         mutant.name: mutant
-        for file in (mask_bugs, memory_bugs, write_bugs, number_bugs, contract_bugs)
+        for file in (mask_bugs, memory_bugs, write_bugs, number_bugs, contract_bugs, reach_bugs)
         for mutant in file.MUTANTS
     }
 )

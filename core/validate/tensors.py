@@ -219,26 +219,22 @@ def _check_distinct(name: str, x: Tensor) -> None:
 
 
 def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors share an element; exact, for tensors that may be slices of one buffer."""
+    """Whether two tensors share memory; exact, for tensors that may be slices of one buffer. Their
+    last dimension is contiguous: each is a set of equal intervals."""
     if a.numel() == 0 or b.numel() == 0:
         return False
-    first = min(a.data_ptr(), b.data_ptr())
-    spans = [
-        sum(s * (n - 1) for s, n in zip(x.stride(), x.shape, strict=True)) * x.itemsize + x.itemsize
-        for x in (a, b)
-    ]
-    if a.data_ptr() - first >= spans[1] or b.data_ptr() - first >= spans[0]:
-        return False
-    unit = min(a.itemsize, b.itemsize)  # powers of two, so elements start at multiples of it
-    marks = torch.zeros(max(spans) * 2 // unit + 1, dtype=torch.bool)
 
-    def view(x: Tensor) -> Tensor:
-        scale = x.itemsize // unit
-        strides = [s * scale for s in x.stride()]
-        return marks.as_strided([*x.shape, scale], [*strides, 1], (x.data_ptr() - first) // unit)
+    def intervals(x: Tensor) -> tuple[Tensor, int]:
+        starts = torch.tensor([x.data_ptr()])
+        for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
+            starts = (starts[:, None] + torch.arange(size) * stride * x.itemsize).flatten()
+        return starts.sort().values, x.shape[-1] * x.itemsize
 
-    view(b).fill_(True)
-    return bool(view(a).any())
+    starts_a, length_a = intervals(a)
+    starts_b, length_b = intervals(b)
+    # The last interval of b that begins before one of a ends is the one that reaches furthest.
+    last = torch.searchsorted(starts_b, starts_a + length_a) - 1
+    return bool(((last >= 0) & (starts_b[last.clamp(min=0)] + length_b > starts_a)).any())
 
 
 def check_types(**tensors: object) -> None:

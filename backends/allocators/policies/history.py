@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pagedattn.backends.allocators.policies.memory import KeyMemory
 
 __all__ = ["History", "Uses"]
@@ -26,16 +28,14 @@ class Uses:
 class History:
     """Uses by key, for 8 times as many keys as the pool has blocks and at least 65,536.
 
-    now     the time: released blocks so far
-    gap     mean time from the first use of a key to the second; 1 before any is known
-    newest  uses of the key released last
+    now  the time: released blocks so far
+    gap  time from the first use of a key to the second, geometric mean; 1 before any is known
     """
 
     def __init__(self) -> None:
         self.now = 0
         self.gap = 1.0
-        self.newest = Uses(0)
-        self._returns = 0
+        self._returns, self._log_gap = 0, 0.0
         self._memory: KeyMemory[Uses] = KeyMemory(times=8, floor=65_536)
 
     def hit(self, key: bytes) -> None:
@@ -45,25 +45,28 @@ class History:
             self._again(uses)
             uses.found = True
 
-    def release(self, key: bytes, blocks: int) -> bool:
-        """The block of `key` lost its last owner, `blocks` being held now; whether a lookup had
-        found it. Content that was computed anew was used again as well."""
+    def release(self, key: bytes, blocks: int) -> None:
+        """The block of `key` lost its last owner, `blocks` being held now. Content that was
+        computed anew, not found, was used again as well."""
         self.now += 1
         uses = self._memory.get(key)
-        found = uses is not None and uses.found
         if uses is None:
             uses = Uses(self.now)
-        elif found:
+        elif uses.found:
             uses.found, uses.last = False, self.now
         else:
             self._again(uses)
-        self._memory.note(key, uses, blocks)
-        self.newest = uses
-        return found
+        self._memory.note(key, uses, blocks=blocks)
+
+    def uses(self, key: bytes) -> Uses:
+        """What is known of `key`; a first use now where nothing is."""
+        return self._memory.get(key) or Uses(self.now)
 
     def _again(self, uses: Uses) -> None:
         if uses.count == 1:
             self._returns = min(self._returns + 1, _RETURNS_REMEMBERED)
-            self.gap += (max(self.now - uses.last, 1) - self.gap) / self._returns
+            log = math.log(max(self.now - uses.last, 1))
+            self._log_gap += (log - self._log_gap) / self._returns
+            self.gap = math.exp(self._log_gap)
         uses.count += 1
         uses.last = self.now

@@ -13,24 +13,24 @@ T = TypeVar("T")
 class KeyMemory(Generic[T]):
     """A value for each of the most recently noted keys; every call is O(1).
 
-    The oldest is forgotten once there are more than `times` times the blocks of the pool, as far
-    as the caller has seen them, and more than `floor` keys.
+    The oldest is forgotten once there are more than `floor` keys and more than `times` times the
+    largest number of blocks that the caller has reported.
     """
 
     def __init__(self, *, times: int, floor: int) -> None:
-        self._times, self._floor = times, floor
+        self._times, self._limit = times, floor
         self._values: OrderedDict[bytes, T] = OrderedDict()
 
     def get(self, key: bytes) -> T | None:
         """The value noted for `key`, or None."""
         return self._values.get(key)
 
-    def note(self, key: bytes, value: T, blocks: int) -> None:
-        """Remember `value` as the newest; `blocks` have been seen at one time."""
+    def note(self, key: bytes, value: T, *, blocks: int = 0) -> None:
+        """Remember `value` as the newest; `blocks` are held at present."""
         self._values[key] = value
         self._values.move_to_end(key)
-        limit = max(self._floor, self._times * blocks)
-        while len(self._values) > limit:
+        self._limit = max(self._limit, self._times * blocks)
+        if len(self._values) > self._limit:
             self._values.popitem(last=False)
 
     def forget(self, key: bytes) -> None:
@@ -40,6 +40,9 @@ class KeyMemory(Generic[T]):
     def clear(self) -> None:
         """Remember nothing."""
         self._values.clear()
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._values
 
     def __len__(self) -> int:
         return len(self._values)

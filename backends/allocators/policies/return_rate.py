@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from pagedattn.backends.allocators.policies.chain import ChainPolicy, Order
 from pagedattn.backends.allocators.policies.history import History
-from pagedattn.backends.allocators.policies.rival import Rival
+from pagedattn.backends.allocators.policies.referee import Referee
 
 __all__ = ["ReturnRate", "expected_rate"]
 
@@ -32,12 +32,13 @@ def expected_rate(count: int, span: float, age: float, gap: float) -> float:
 
 
 class ReturnRate(ChainPolicy):
-    """Keeps the blocks with the highest expected_rate(); does as LRU where that finds more.
+    """Keeps the blocks with the highest expected_rate(), while that finds more than LRU.
 
     Time is counted in released blocks and nothing is tuned to a workload: the one scale of the
     model, how long first returns take, is observed. What is known of a key outlives its eviction
-    (history.py), so that a conversation that lost its blocks is known when it returns. LRU's hits
-    in the same pool are counted beside (rival.py).
+    (history.py), so that a conversation that lost its blocks is known when it returns. Where use
+    is a matter of recency alone LRU is better; which of the two to follow is found by replaying
+    both on paper (referee.py).
 
     add, remove and hit are O(1). pop compares the oldest block of each class of blocks with
     similar histories; there are at most a few hundred classes however many blocks, and they are
@@ -49,12 +50,11 @@ class ReturnRate(ChainPolicy):
     def __init__(self) -> None:
         super().__init__()
         self.history = History()
-        self.rival = Rival()
+        self.referee = Referee(_Model(self.history))
 
     def add(self, block: int, *, key: bytes, depth: int, priority: int) -> None:
-        found = self.history.release(key, len(self) + 1)
         super().add(block, key=key, depth=depth, priority=priority)
-        self.rival.meet(key, found=found, blocks=len(self))
+        self.referee.meet(key, depth, len(self))
 
     def hit(self, key: bytes) -> None:
         self.history.hit(key)
@@ -62,21 +62,34 @@ class ReturnRate(ChainPolicy):
     def clear(self) -> None:
         super().clear()
         self.history = History()
-        self.rival = Rival()
+        self.referee = Referee(_Model(self.history))
 
     def _order(self) -> Order:
-        return _Classes(self.history, self.rival)
+        return _Led(self.history, self.referee)
+
+
+class _Model(ChainPolicy):
+    """The model alone, told of releases that the history knows already."""
+
+    name = "return-rate on paper"
+
+    def __init__(self, history: History) -> None:
+        super().__init__()
+        self._history = history
+
+    def _order(self) -> Order:
+        return _ByRate(self._history)
 
 
 # Blocks with similar histories: block -> (count, span, last), oldest first.
 _Members = OrderedDict[int, tuple[int, int, int]]
 
 
-class _Classes(Order):
-    """The blocks of one priority, by class for the model and by age for LRU."""
+class _ByRate(Order):
+    """Lowest expected rate first, by classes."""
 
-    def __init__(self, history: History, rival: Rival) -> None:
-        self._history, self._rival = history, rival
+    def __init__(self, history: History) -> None:
+        self._history = history
         self._members_of: OrderedDict[int, _Members] = OrderedDict()  # oldest first
         self._classes: dict[tuple[int, int], _Members] = {}
         # A heap of (score of the oldest member when last looked at, name), one of each class.
@@ -86,7 +99,7 @@ class _Classes(Order):
         self._due = 0  # evictions until then
 
     def add(self, block: int, key: bytes, depth: int, head: int) -> None:
-        uses = self._history.newest
+        uses = self._history.uses(key)
         span = uses.last - uses.first
         # Exact to 3 uses, then two grades an octave; one grade an octave of the span.
         grade = uses.count if uses.count < 4 else (uses.count * uses.count).bit_length()
@@ -104,8 +117,6 @@ class _Classes(Order):
         del self._members_of.pop(block)[block]
 
     def peek(self) -> int:
-        if self._rival.leads:
-            return next(iter(self._members_of))
         if self._due <= 0:
             self._rank_all()
         self._due -= 1
@@ -132,3 +143,18 @@ class _Classes(Order):
         """Of the oldest member."""
         count, span, last = next(iter(members.values()))
         return expected_rate(count, span, self._history.now - last, self._history.gap)
+
+
+class _Led(_ByRate):
+    """As the referee says: by expected rate or by age."""
+
+    def __init__(self, history: History, referee: Referee) -> None:
+        super().__init__(history)
+        self._referee = referee
+
+    def add(self, block: int, key: bytes, depth: int, head: int) -> None:
+        self._history.release(key, len(self._members_of) + 1)
+        super().add(block, key, depth, head)
+
+    def peek(self) -> int:
+        return super().peek() if self._referee.model_leads else next(iter(self._members_of))

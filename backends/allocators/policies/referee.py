@@ -1,0 +1,114 @@
+"""The safety net: two policies on paper, in a pool as large as the real one, and who leads."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+
+from pagedattn.allocator import EvictionPolicy
+
+__all__ = ["Referee"]
+
+_PROOF = 3  # standard deviations
+
+
+class Referee:
+    """Says whether to follow a model or LRU, by what both would have found so far.
+
+    model_leads  evict as the model would; False at first
+
+    Both are replayed, keys only, with the blocks of each release. The model is followed once what
+    it has found beyond LRU, counted since it last was behind, is more than chance: 3 times the
+    root of the summed squares of the differences. It is left when it has given back half of what
+    it won since, or a sixteenth of the pool if that is more, and in any case a whole pool. If it
+    is left with a loss it must win one such root more next time, if with a gain one less.
+
+    O(1) a released block, plus one pop() of the model.
+    """
+
+    def __init__(self, model: EvictionPolicy) -> None:
+        self.model_leads = False
+        self._model, self._lru = _Paper(model), _Recent()
+        self._run: list[bytes] = []  # of one release, deepest first
+        self._next = -1  # depth that continues it
+        self._room = 0.0
+        self._won = 0  # hits of the model beyond LRU's since it was last behind, or is followed
+        self._peak = 0  # highest of that since it is followed
+        self._squares = 0  # of the gains that make up `_won`
+        self._proof = _PROOF  # standard deviations that it must win to be followed
+
+    def meet(self, key: bytes, depth: int, blocks: int) -> None:
+        """The block of `key` was released; `blocks` are held now."""
+        if depth != self._next:
+            self._settle()
+        self._run.append(key)
+        self._next = depth - 1
+        # The pool may have shrunk: forget slowly what it once held.
+        self._room = max(blocks, self._room - self._room / 65_536)
+
+    def _settle(self) -> None:
+        """Serve the release that has ended to both, and judge."""
+        run, self._run = self._run, []
+        room = int(self._room)
+        if len(run) > room:
+            return
+        gain = self._model.serve(run, self._next + 1, room) - self._lru.serve(run, room)
+        self._won += gain
+        if not self.model_leads:
+            if self._won <= 0:
+                self._won = self._squares = 0
+                return
+            self._squares += gain * gain
+            if self._won > self._proof * math.sqrt(self._squares):
+                self.model_leads, self._won, self._peak = True, 0, 0
+            return
+        self._peak = max(self._peak, self._won)
+        if self._peak - self._won > min(max(room / 16, self._peak / 2), room):
+            self._proof = max(_PROOF, self._proof + (1 if self._won < 0 else -1))
+            self.model_leads, self._won, self._squares = False, 0, 0
+
+
+class _Recent:
+    """LRU on paper."""
+
+    def __init__(self) -> None:
+        self._keys: OrderedDict[bytes, None] = OrderedDict()
+
+    def serve(self, run: list[bytes], room: int) -> int:
+        """Leading blocks found of a release, given deepest first."""
+        found = 0
+        while found < len(run) and run[-1 - found] in self._keys:
+            found += 1
+        for key in run:
+            self._keys[key] = None
+            self._keys.move_to_end(key)
+        while len(self._keys) > room:
+            self._keys.popitem(last=False)
+        return found
+
+
+class _Paper:
+    """Any policy on paper: its blocks are numbers that stand for keys."""
+
+    def __init__(self, policy: EvictionPolicy) -> None:
+        self._policy = policy
+        self._block: dict[bytes, int] = {}
+        self._key: dict[int, bytes] = {}
+        self._made = 0
+
+    def serve(self, run: list[bytes], depth: int, room: int) -> int:
+        """The same; `depth` is that of the last block of `run`."""
+        found = 0
+        while found < len(run) and run[-1 - found] in self._block:
+            found += 1
+        for key in run:
+            if key in self._block:
+                self._policy.remove(self._block[key])
+            else:
+                self._made += 1
+                self._block[key], self._key[self._made] = self._made, key
+        while len(self._policy) + len(run) > room:
+            del self._block[self._key.pop(self._policy.pop())]
+        for above, key in zip(range(len(run) - 1, -1, -1), run, strict=True):
+            self._policy.add(self._block[key], key=key, depth=depth + above, priority=0)
+        return found
