@@ -281,7 +281,7 @@ def _check_type(row: Row, target: Any) -> None:
     ):
         raise TypeError(f"{target!r} is not a subclass of pagedattn.{expected.__name__}")
     if inspect.isabstract(target):
-        missing = ", ".join(sorted(target.__abstractmethods__))
+        missing = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
         raise TypeError(f"{target!r} does not implement {missing}")
     if target.name != row.name:
         raise TypeError(f"offered as {row.name!r} but its name is {target.name!r}")
