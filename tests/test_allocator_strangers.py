@@ -111,7 +111,7 @@ class Contiguous(Minimal):
         super().__init__(num_blocks=num_blocks, block_size=block_size)
         self.span = -(-48 // block_size)
         self.spans = list(range(num_blocks // self.span))
-        self.held = {}
+        self.held, self.free = {}, dict.fromkeys(self.free)
 
     def capabilities(self):
         return AllocatorCapabilities(addressing=Addressing.CONTIGUOUS)
@@ -122,7 +122,8 @@ class Contiguous(Minimal):
         hit = super().open(seq, tokens)
         self.held[seq] = self.spans.pop()
         first = self.held[seq] * self.span
-        self.free = [b for b in self.free if not first <= b < first + self.span]
+        for block in range(first, first + self.span):
+            del self.free[block]
         return hit
 
     def can_append(self, wants):
@@ -141,9 +142,9 @@ class Contiguous(Minimal):
     def close(self, seq):
         self.known(seq)
         first = self.held[seq] * self.span
-        self.tables[seq] = range(first, first + self.span)
+        self.free |= dict.fromkeys(range(first, first + self.span))
         self.spans.append(self.held.pop(seq))
-        super().close(seq)
+        del self.tables[seq]
 
 
 class Liar(Minimal):

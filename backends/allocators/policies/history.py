@@ -28,12 +28,14 @@ class Uses:
 class History:
     """Uses by key, for 8 times as many keys as the pool has blocks and at least 65,536.
 
-    now  the time: released blocks so far
-    gap  time from the first use of a key to the second, geometric mean; 1 before any is known
+    now    the time: released blocks so far
+    found  a lookup had found the key that was released last
+    gap    time from the first use of a key to the second, geometric mean; 1 before any is known
     """
 
     def __init__(self) -> None:
         self.now = 0
+        self.found = False
         self.gap = 1.0
         self._returns, self._log_gap = 0, 0.0
         self._memory: KeyMemory[Uses] = KeyMemory(times=8, floor=65_536)
@@ -50,6 +52,7 @@ class History:
         computed anew, not found, was used again as well."""
         self.now += 1
         uses = self._memory.get(key)
+        self.found = uses is not None and uses.found
         if uses is None:
             uses = Uses(self.now)
         elif uses.found:

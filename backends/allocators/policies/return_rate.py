@@ -54,7 +54,7 @@ class ReturnRate(ChainPolicy):
 
     def add(self, block: int, *, key: bytes, depth: int, priority: int) -> None:
         super().add(block, key=key, depth=depth, priority=priority)
-        self.referee.meet(key, depth, len(self))
+        self.referee.meet(key, depth, found=self.history.found, blocks=len(self))
 
     def hit(self, key: bytes) -> None:
         self.history.hit(key)
