@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-.PHONY: demo test check clean
+JUDGED := reference template paged contiguous_exact contiguous_max contiguous_pow2
+
+.PHONY: demo test check docs clean
 
 $(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -newer $(VENV)/installed 2>/dev/null)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +27,12 @@ check: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	cd tests && $(BIN)/mypy --config-file ../pyproject.toml
+
+docs: $(VENV)/installed
+	$(BIN)/python -m pagedattn.conformance.coverage > docs/COVERAGE.md
+	mkdir -p build
+	for name in $(JUDGED); do $(BIN)/pagedattn check $$name --json build/$$name.json || exit 1; done
+	cd build && $(BIN)/pagedattn matrix $(JUDGED:%=%.json) --md ../docs/MATRIX.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info plugins/*/src/*.egg-info plugins/*/*.egg-info

@@ -6,6 +6,7 @@ Each step is one `pagedattn` command, run as you would type it; a summary closes
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -35,7 +36,11 @@ def step(title: str, command: str, *more: str) -> None:
     CONSOLE.print(Rule(title, align="left", style="cyan"))
     CONSOLE.print(Text(f"$ pagedattn {shown}", style="dim"))
     CONSOLE.print()
-    done = subprocess.run([sys.executable, "-m", "pagedattn", *arguments])
+    # The suite's steps are tiny: more threads would mostly wait for each other.
+    threads = {"OMP_NUM_THREADS": "1"} if arguments[0] == "check" else {}
+    done = subprocess.run(
+        [sys.executable, "-m", "pagedattn", *arguments], env={**os.environ, **threads}
+    )
     if done.returncode:
         CONSOLE.print(f"[bold red]This step failed[/] with exit code {done.returncode}.")
         sys.exit(done.returncode)

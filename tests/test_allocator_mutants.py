@@ -42,6 +42,7 @@ KILLED_BY = {
     "last-priority": "eviction/priority",
     "evicted-stays-indexed": "prefix/stale-entry",
     "pin-forgotten": "pin/survives",
+    "pin-replaces": "pin/adds",
     "silent-removal": "events/replay",
     "resize-drops-live": "resize/grow-shrink",
     "reset-keeps-prefixes": "reset/forgets",

@@ -160,6 +160,25 @@ def pin_survives(pool: Pool) -> None:
     s.drain()
 
 
+@case("pin/adds", rule="pinning")
+def pin_adds(pool: Pool) -> None:
+    """A second pin keeps what was committed meanwhile; one unpin undoes both."""
+    s = pool(6)
+    need_prefix(s)
+    s.prefill(1, tokens(4))
+    s.pin(1)
+    s.append({1: tokens(4, 4)})
+    s.commit(1, 4)
+    s.pin(1)
+    s.close(1)
+    s.evict(100)
+    expect_hit(s, 2, tokens(9), 8)
+    s.unpin(1)
+    s.evict(100)
+    expect_hit(s, 3, tokens(9), 0)
+    s.drain()
+
+
 @case("pin/never-overwritten", rule="pinning", faults=("AH-25",))
 def pin_never_overwritten(pool: Pool) -> None:
     """The owner of a pinned block cuts it and writes: a copy is written, the pin keeps its own."""
@@ -186,5 +205,6 @@ CASES = (
     counts,
     failed_append,
     pin_survives,
+    pin_adds,
     pin_never_overwritten,
 )

@@ -48,7 +48,10 @@ def make_cache(
         bases = [poisoned((num_blocks, *inner, dim + dim_v), 0)]
         splits = [lambda x: [oriented(x)[..., :dim], oriented(x)[..., dim:]]]
     else:
-        bases = [poisoned((num_blocks, *inner, d + gap), i) for i, d in enumerate((dim, dim_v))]
+        # Gaps of other sizes: nothing says that K and V have equal strides.
+        bases = [
+            poisoned((num_blocks, *inner, d + (i + 1) * gap), i) for i, d in enumerate((dim, dim_v))
+        ]
         splits = [lambda x: [oriented(x)[..., :dim]], lambda x: [oriented(x)[..., :dim_v]]]
     pools = []
     for base, split in zip(bases, splits, strict=True):
@@ -60,7 +63,7 @@ def make_cache(
     if spec.kv_quant is KVQuant.NONE:
         return KVCache(k=k, v=v)
     scales = [
-        _scales(spec, num_blocks, device, placing.poison.value[i], guards)
+        _scales(spec, num_blocks, device, placing.poison.value[i], 3 + i, guards)
         for i in range(1 if spec.shared_kv else 2)
     ]
     return KVCache(k=k, v=v, k_scale=scales[0], v_scale=scales[-1])
@@ -71,14 +74,18 @@ def _scales(
     num_blocks: int,
     device: torch.device,
     poison: tuple[float, ...],
+    gap: int,
     guards: list[Guard],
 ) -> Tensor:
-    """PER_TOKEN_HEAD scales are strided: one row per token, a gap behind it."""
+    """Scales are strided: PER_TOKEN_HEAD has a gap behind each token, PER_HEAD behind each head."""
     shape = scale_shape(spec, num_blocks)
-    if spec.kv_quant is not KVQuant.PER_TOKEN_HEAD:
+    if spec.kv_quant is KVQuant.PER_TENSOR:
         return torch.ones(shape, device=device)
+    if spec.kv_quant is KVQuant.PER_HEAD:
+        column = torch.full((*shape, gap), float("nan"), device=device)[:, 0]
+        return column.fill_(1.0)
     heads = shape[2]
-    wide = torch.empty((*shape[:2], heads + 3), device=device)
+    wide = torch.empty((*shape[:2], heads + gap), device=device)
     _poison(wide, poison)
     guards.append(Guard("the scales", "unowned-slots", wide, slots=lambda x: [x[..., :heads]]))
     return wide[..., :heads]

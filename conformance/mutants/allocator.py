@@ -346,6 +346,13 @@ class _PinForgotten(Blind):
             return None
 
 
+@plant("pin-replaces", "a second pin forgets the blocks of the first")
+class _PinReplaces(Blind):
+    def pin(self, seq: int) -> None:
+        self._pins.pop(seq, None)
+        super().pin(seq)
+
+
 @plant("silent-removal", "the event log says what is stored but not what is removed", "AH-17")
 class _SilentRemoval(Blind):
     class _index_type(PrefixIndex):  # noqa: N801

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from pagedattn.conformance.mutants import (
     contract_bugs,
+    extreme_bugs,
     mask_bugs,
     memory_bugs,
     number_bugs,
@@ -23,7 +24,15 @@ __all__ = ["ATTENTION_MUTANTS", "AttentionMutant"]
 ATTENTION_MUTANTS: Mapping[str, AttentionMutant] = MappingProxyType(
     {
         mutant.name: mutant
-        for file in (mask_bugs, memory_bugs, write_bugs, number_bugs, contract_bugs, reach_bugs)
+        for file in (
+            mask_bugs,
+            memory_bugs,
+            write_bugs,
+            number_bugs,
+            extreme_bugs,
+            contract_bugs,
+            reach_bugs,
+        )
         for mutant in file.MUTANTS
     }
 )

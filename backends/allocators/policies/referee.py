@@ -18,10 +18,11 @@ class Referee:
     model_leads  evict as the model would; False at first
 
     Both are replayed, keys only, with the blocks of each release. The model is followed once what
-    it has found beyond LRU, counted since it last was behind, is more than chance: 3 times the
-    root of the summed squares of the differences. It is left when it has given back half of what
-    it won since, or a sixteenth of the pool if that is more, and in any case a whole pool. If it
-    is left with a loss it must win one such root more next time, if with a gain one less.
+    it finds beyond LRU, counted since it last was behind, is more than chance: 3 times the root
+    of the summed squares of the differences. From then on the hits of the real pool count. It is
+    left when half of what was won is lost again, or a sixteenth of the pool if that is more, and
+    in any case a whole pool. Left with a loss, it must win one root more next time; with a gain,
+    one less.
 
     O(1) a released block, plus one pop() of the model.
     """
