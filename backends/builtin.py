@@ -51,5 +51,31 @@ def pagedattn_policies() -> list[Offer]:
             "lru",
             "pagedattn.backends.allocators.lru:LRU",
             summary="least recently used first, deepest block of a sequence first",
-        )
+            priority=100,
+        ),
+        Offer(
+            "return-rate",
+            "pagedattn.backends.allocators.policies.return_rate:ReturnRate",
+            summary="fewest expected returns first, learned online; watched by LRU",
+        ),
+        Offer(
+            "s3-fifo",
+            "pagedattn.backends.allocators.policies.s3fifo:S3FIFO",
+            summary="three queues: new content must be used again to stay",
+        ),
+        Offer(
+            "cost",
+            "pagedattn.backends.allocators.policies.cost:Cost",
+            summary="cheapest to recompute first, uses and depth counted",
+        ),
+        Offer(
+            "lfu",
+            "pagedattn.backends.allocators.policies.lfu:LFU",
+            summary="least frequently used first",
+        ),
+        Offer(
+            "fifo",
+            "pagedattn.backends.allocators.policies.fifo:FIFO",
+            summary="first stored first, hits or not",
+        ),
     ]

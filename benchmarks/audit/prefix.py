@@ -6,14 +6,13 @@ stands for each hash block, so that a pool of n blocks holds n blocks of the tra
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pagedattn.allocator import BlockAllocator, Prefix
 from pagedattn.benchmarks.audit.contender import Contender
+from pagedattn.benchmarks.audit.optimum import optimal_hits
 from pagedattn.benchmarks.audit.trace import Trace
 from pagedattn.errors import OutOfBlocks
 
@@ -25,7 +24,7 @@ class CacheRow:
     """One cache size. hits: leading blocks found, by contender label; None: it found no prefix.
 
     blocks   of the pool; `unbounded` says that it holds every block of the trace
-    optimum  hits of the clairvoyant policy; None: not computed
+    optimum  hits of the clairvoyant policy
     seconds  that the replay took, by label
     """
 
@@ -34,7 +33,7 @@ class CacheRow:
     prompt_blocks: int
     hits: dict[str, int]
     seconds: dict[str, float]
-    optimum: int | None
+    optimum: int
 
 
 def study(
@@ -64,16 +63,11 @@ def study(
             hits[contender.label] = prefix_hits(allocator, chains)
             seconds[contender.label] = time.perf_counter() - begin
         rows.append(
-            CacheRow(blocks, blocks == everything, total, hits, seconds, _optimum(chains, blocks))
+            CacheRow(
+                blocks, blocks == everything, total, hits, seconds, optimal_hits(chains, blocks)
+            )
         )
     return rows
-
-
-def _optimum(chains: Sequence[Sequence[int]], blocks: int) -> int | None:
-    name = "pagedattn.benchmarks.audit.optimum"
-    if importlib.util.find_spec(name) is None:
-        return None
-    return int(importlib.import_module(name).optimal_hits(chains, blocks))
 
 
 def prefix_hits(allocator: BlockAllocator, chains: Sequence[Sequence[int]]) -> int:

@@ -183,7 +183,7 @@ def _cache(audit: Audit) -> Iterator[Table]:
             (
                 f"{row.blocks:,}" + (" (all)" if row.unbounded else ""),
                 *(_rate(row.hits[label], row.optimum, row.prompt_blocks) for label in labels),
-                "-" if row.optimum is None else _percent(row.optimum, row.prompt_blocks),
+                _percent(row.optimum, row.prompt_blocks),
             )
             for row in audit.cache
         ),
@@ -204,6 +204,6 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / max(1, whole):.2f} %"
 
 
-def _rate(hits: int, optimum: int | None, blocks: int) -> str:
+def _rate(hits: int, optimum: int, blocks: int) -> str:
     share = f" ({hits / optimum:.2f})" if optimum else ""
     return _percent(hits, blocks) + share
