@@ -8,7 +8,7 @@ JUDGED := reference template paged contiguous_exact contiguous_max contiguous_po
 
 .PHONY: demo test check docs clean
 
-$(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -newer $(VENV)/installed 2>/dev/null)
+$(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -not -path '*/.*' -newer $(VENV)/installed 2>/dev/null)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing pagedattn and its plugins into $(VENV) (the first time takes a few minutes)"
 	@$(PIP) torch
