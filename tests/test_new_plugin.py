@@ -36,7 +36,7 @@ def test_plugins_template_is_the_rendering_for_that_name():
     own = {
         str(path.relative_to(TEMPLATE))
         for path in TEMPLATE.rglob("*")
-        if path.is_file() and not re.search(r"__pycache__|\.egg-info|\.pytest_cache", str(path))
+        if path.is_file() and not re.search(r"__pycache__|\.egg-info|/\.", str(path))
     }
     assert own == set(files)
 

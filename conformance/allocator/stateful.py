@@ -13,11 +13,12 @@ from pagedattn.conformance.allocator.shadow import Factory, Shadow
 from pagedattn.conformance.allocator.tools import Pool, colliding
 from pagedattn.conformance.case import Case, CaseFailure, Declined, Kind
 from pagedattn.conformance.searching import search_settings
+from pagedattn.conformance.settings import current as current_settings
 from pagedattn.errors import AllocatorError, OutOfBlocks
 
 __all__ = ["CASES"]
 
-EXAMPLES = 40
+EXAMPLES = 150
 STEPS = 30
 IDS = range(6)
 
@@ -227,7 +228,7 @@ def _search(seed: int, start: Callable[[], Calls]) -> None:
         current[:] = [start()]
         return current[0]
 
-    machine = seeded(seed)(_machine(begin))
+    machine = seeded(seed + current_settings().seed)(_machine(begin))
     try:
         run_state_machine_as_test(machine, settings=search_settings(EXAMPLES, steps=STEPS))
     except Declined:
