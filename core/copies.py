@@ -11,6 +11,7 @@ from torch import Tensor
 from pagedattn.allocator import CopyOp
 from pagedattn.batch import KVCache
 from pagedattn.errors import InvalidTensor
+from pagedattn.write import as_bytes
 
 __all__ = ["copy_blocks"]
 
@@ -80,7 +81,7 @@ def _copy(source: KVCache, target: KVCache, run: Sequence[CopyOp]) -> None:
         take = torch.tensor([op.src for op in run], device=src.device)
         put = torch.tensor([op.dst for op in run], device=dst.device)
         # The gather is complete before the scatter starts, so src may be dst.
-        _as_bytes(dst)[put, :slots] = _as_bytes(src)[take, :slots].to(dst.device)
+        as_bytes(dst)[put, :slots] = as_bytes(src)[take, :slots].to(dst.device)
 
 
 def _pools(source: KVCache, target: KVCache) -> list[tuple[Tensor, Tensor]]:
@@ -129,7 +130,3 @@ def _check(source: KVCache, target: KVCache, ops: Sequence[CopyOp]) -> None:
                 )
         if not -1 <= op.tokens <= block_size:
             raise InvalidTensor(f"pairs[{i}].tokens", op.tokens, f"at most {block_size} slots")
-
-
-def _as_bytes(x: Tensor) -> Tensor:
-    return x.view(torch.uint8) if x.dtype.itemsize == 1 else x

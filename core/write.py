@@ -13,7 +13,7 @@ from torch import Tensor
 from pagedattn.batch import KVCache
 from pagedattn.spec import AttentionSpec, KVQuant
 
-__all__ = ["dequantise", "quantise", "write_kv"]
+__all__ = ["as_bytes", "dequantise", "quantise", "write_kv"]
 
 
 def write_kv(
@@ -31,8 +31,8 @@ def write_kv(
     any_live = live.any()
 
     def store(pool: Tensor, value: Tensor) -> None:
-        pool = _as_bytes(pool)
-        value = torch.where(any_live, _as_bytes(value), pool[block, offset])
+        pool = as_bytes(pool)
+        value = torch.where(any_live, as_bytes(value), pool[block, offset])
         pool[block, offset] = value
 
     for source, pool, scale in ((k, cache.k, cache.k_scale), (v, cache.v, cache.v_scale)):
@@ -77,6 +77,6 @@ def qmax(dtype: torch.dtype) -> float:
     return 127.0 if dtype is torch.int8 else torch.finfo(dtype).max
 
 
-def _as_bytes(x: Tensor) -> Tensor:
+def as_bytes(x: Tensor) -> Tensor:
     """8-bit floats as uint8: torch indexes and selects those on every device."""
     return x.view(torch.uint8) if x.dtype.itemsize == 1 else x
