@@ -23,7 +23,6 @@ from pagedattn.benchmarks.results import Row, State
 from pagedattn.benchmarks.timing import Task
 from pagedattn.benchmarks.workload import Workload, short_twin
 from pagedattn.capabilities import check
-from pagedattn.device import DeviceInfo
 from pagedattn.errors import NotReady, Refusal, Unsupported
 
 __all__ = ["Contender", "Entrant", "Stage", "failed", "find"]
@@ -68,15 +67,15 @@ class Stage:
             refusal = Refusal(name, "unavailable", backend.state, "ready", backend.detail)
             return _refused(name, [refusal])
         try:
-            info = DeviceInfo.of(self.device)
+            info = backend.device_info(self.device)
             if refusals := check(backend, self.workload.spec, info):
                 return _refused(name, refusals)
-            facts = dict(backend.describe(self.workload.spec, info))
-            if facts.get("emulated"):
+            if backend.emulated:
                 hint = "its times would say nothing; bench it on the device it is written for"
                 return _refused(
                     name, [Refusal(name, "emulated", "a time", "correctness only", hint)]
                 )
+            facts = dict(backend.describe(self.workload.spec, info))
             contender, checks = self._open(backend, facts)
         except Unsupported as error:
             return _refused(name, error.refusals)

@@ -23,6 +23,7 @@ from torch import Tensor
 from pagedattn.batch import AttentionBatch, KVCache
 from pagedattn.capabilities import Capabilities, check
 from pagedattn.device import DeviceInfo
+from pagedattn.emulation import Emulation
 from pagedattn.errors import InvalidBatch, Refusal, Unsupported
 from pagedattn.hooks import API_VERSION
 from pagedattn.spec import AttentionSpec, Limits
@@ -52,7 +53,9 @@ class Plan:
 
 
 class AttentionOp:
-    """A backend opened for one spec, device and Limits. One thread and one stream at a time."""
+    """A backend opened for one spec, device and Limits. One thread and one stream at a time.
+
+    device  where the tensors are     info  what is known of it (of the emulated GPU on a CPU)"""
 
     def __init__(
         self,
@@ -66,6 +69,7 @@ class AttentionOp:
     ) -> None:
         self.backend, self.spec, self.limits = backend, spec, limits
         self.device, self.tuning, self.workspace = device, tuning, workspace
+        self.info = backend.device_info(device)
         self._seen = check_tensors.Seen()
         self.setup()
 
@@ -181,6 +185,7 @@ class AttentionBackend:
     name: ClassVar[str]
     op: ClassVar[type[AttentionOp]]
     api_version: ClassVar[tuple[int, int]] = API_VERSION
+    emulated: Emulation | None = None
 
     def capabilities(self, device: DeviceInfo) -> Capabilities:
         """What is served on `device`, which may be made up."""
@@ -203,6 +208,12 @@ class AttentionBackend:
         return {}
 
     @final
+    def device_info(self, device: Any) -> DeviceInfo:
+        """What this backend is told of a device: the emulated GPU in place of the CPU."""
+        info = DeviceInfo.of(device)
+        return self.emulated.device if self.emulated and info.type == "cpu" else info
+
+    @final
     def open(
         self,
         spec: AttentionSpec,
@@ -222,7 +233,7 @@ class AttentionBackend:
             raise TypeError(f"spec={spec!r} is not an AttentionSpec")
         if not isinstance(limits, Limits):
             raise TypeError(f"limits={limits!r} is not a Limits")
-        info = DeviceInfo.of(device)
+        info = self.device_info(device)
         if not info.real:
             refusal = Refusal(self.name, "unavailable", str(device), "a device of this machine")
             raise Unsupported((*check(self, spec, info), refusal))

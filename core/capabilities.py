@@ -131,7 +131,7 @@ def check(
         from pagedattn.registry import check_by_name
 
         return check_by_name(backend, spec, device)
-    info = DeviceInfo.of(device)
+    info = backend.device_info(device)
     if not isinstance(spec, AttentionSpec):
         raise TypeError(f"spec={spec!r} is not an AttentionSpec")
     capabilities = backend.capabilities(info)

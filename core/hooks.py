@@ -41,6 +41,7 @@ class Kind(enum.StrEnum):
     CASES = "conformance cases"
     WORKLOAD = "workload"
     COMMAND = "command"
+    EMULATOR = "emulator"
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,12 @@ class Hooks:
     def pagedattn_commands(self) -> list[Offer]:  # type: ignore[empty-body]
         """Targets: functions that typer turns into `pagedattn NAME`."""
 
+    @hookspec
+    def pagedattn_emulators(self) -> list[Offer]:  # type: ignore[empty-body]
+        """Targets: functions () -> pagedattn.emulation.Emulation that make the backend of the
+        offer's name run on a CPU. Called with PAGEDATTN_EMULATE=1 only, once, before that
+        backend's module is imported."""
+
 
 HOOK_OF = {
     Kind.BACKEND: "pagedattn_backends",
@@ -145,4 +152,5 @@ HOOK_OF = {
     Kind.CASES: "pagedattn_cases",
     Kind.WORKLOAD: "pagedattn_workloads",
     Kind.COMMAND: "pagedattn_commands",
+    Kind.EMULATOR: "pagedattn_emulators",
 }

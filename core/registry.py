@@ -5,6 +5,7 @@ and the others still work. Environment:
 
     PAGEDATTN_BLOCK=a,b   plugins (entry points) or offers that must not be used
     PAGEDATTN_STRICT=1    raise PluginError instead of making a row
+    PAGEDATTN_EMULATE=1   run GPU backends on the CPU where an emulator is offered (emulation.py)
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import pluggy
 
+from pagedattn import emulation
 from pagedattn.errors import NotReady, PluginError, Refusal, UnknownName, Unsupported
 from pagedattn.hooks import API_VERSION, HOOK_OF, Hooks, Kind, Offer
 
@@ -48,10 +50,11 @@ GROUP = "pagedattn"
 
 
 class State(enum.StrEnum):
-    """READY can be used. UNAVAILABLE needs something installed. BROKEN failed. BLOCKED by the
-    user. DUPLICATE of a name that came first."""
+    """READY can be used. EMULATED can be judged, on a CPU. UNAVAILABLE needs something installed.
+    BROKEN failed. BLOCKED by the user. DUPLICATE of a name that came first."""
 
     READY = "ready"
+    EMULATED = "emulated"
     UNAVAILABLE = "unavailable"
     BROKEN = "broken"
     BLOCKED = "blocked"
@@ -74,6 +77,11 @@ class Row:
     offer: Offer | None = None
 
     @property
+    def usable(self) -> bool:
+        """Whether it can be opened here when it is named."""
+        return self.state in (State.READY, State.EMULATED)
+
+    @property
     def priority(self) -> int:
         return self.offer.priority if self.offer else 0
 
@@ -94,6 +102,7 @@ def reload() -> None:
     _discover.cache_clear()
     _loaded.cache_clear()
     _instance.cache_clear()
+    _installed.cache_clear()
 
 
 def rows(kind: Kind) -> tuple[Row, ...]:
@@ -132,7 +141,7 @@ def _ready(kind: Kind, name: str) -> Offer:
         raise TypeError(f"{name!r} is not the name of a {kind}")
     listed = rows(kind)
     for row in listed:
-        if row.name == name and row.state is State.READY:
+        if row.name == name and row.usable:
             assert row.offer is not None
             return row.offer
     for row in listed:
@@ -156,9 +165,34 @@ def _loaded(offer: Offer) -> Any:
 
 
 @cache
-def _instance(offer: Offer) -> Any:
+def _instance(offer: Offer, emulated: emulation.Emulation | None) -> AttentionBackend:
     target = _loaded(offer)
-    return target() if isinstance(target, type) else target
+    made: AttentionBackend = target() if isinstance(target, type) else target
+    made.emulated = emulated
+    return made
+
+
+def _emulation(name: str) -> emulation.Emulation | None:
+    """The installed emulation of a backend, None when it is not asked for or not offered.
+
+    A family's emulator serves its variants (family:variant). Raises NotReady when it cannot work
+    here."""
+    if not emulation.wanted():
+        return None
+    for row in rows(Kind.EMULATOR):
+        if row.name in (name, name.partition(":")[0]) and row.offer is not None:
+            if row.state is not State.READY:
+                raise NotReady("emulator", name, row.state, row.detail)
+            return _installed(row.offer)
+    return None
+
+
+@cache
+def _installed(offer: Offer) -> emulation.Emulation:
+    made = offer.load()()
+    if not isinstance(made, emulation.Emulation):
+        raise TypeError(f"the emulator returned {made!r}, not a pagedattn.emulation.Emulation")
+    return made
 
 
 @cache
@@ -241,12 +275,17 @@ def _examine(row: Row) -> Row:
     assert offer is not None
     try:
         if row.kind in (Kind.BACKEND, Kind.ALLOCATOR, Kind.POLICY):
+            # The emulator first: it may bring what the backend's offer and module look for.
+            emulated = _emulation(row.name) if row.kind is Kind.BACKEND else None
             if reason := offer.unavailable():
                 return replace(row, state=State.UNAVAILABLE, detail=reason)
             target = _loaded(offer)
             _check_type(row, target)
             if row.kind is Kind.BACKEND:
-                _instance(offer)
+                _instance(offer, emulated)
+            if emulated:
+                detail = f"runs as {emulated.device.name}; correctness only"
+                row = replace(row, state=State.EMULATED, detail=detail)
             version = getattr(target, "api_version", offer.api_version)
         else:
             reason, version = offer.unavailable(), offer.api_version
@@ -261,6 +300,8 @@ def _examine(row: Row) -> Row:
         if version > API_VERSION:
             detail = f"needs contract {_dotted(version)}, this is {_dotted(API_VERSION)}; "
             return replace(row, state=State.UNAVAILABLE, detail=detail + "upgrade pagedattn")
+    except NotReady as error:
+        return replace(row, state=State.UNAVAILABLE, detail=str(error))
     except (Exception, SystemExit) as error:  # the plugin border
         return replace(_broken(row.name, row.kind, row.source, error, _strict()), offer=offer)
     return row
@@ -301,8 +342,7 @@ def backends() -> tuple[Row, ...]:
 
 def backend(name: str) -> AttentionBackend:
     """The attention backend of that name. Raises UnknownName or NotReady, never substitutes."""
-    found: AttentionBackend = _instance(_ready(Kind.BACKEND, name))
-    return found
+    return _instance(_ready(Kind.BACKEND, name), _emulation(name))
 
 
 def check_by_name(name: str, spec: AttentionSpec, device: Any) -> tuple[Refusal, ...]:
@@ -325,7 +365,7 @@ def explain(spec: AttentionSpec, device: Any = "cpu") -> tuple[Explanation, ...]
     """Every backend with the reasons why it will not serve `spec`, best priority first."""
     return tuple(
         Explanation(row, check_by_name(row.name, spec, device))
-        if row.state is State.READY
+        if row.usable
         else Explanation(
             row, (Refusal(row.name, "unavailable", str(row.state), "ready", row.detail),)
         )
@@ -344,14 +384,19 @@ def select(spec: AttentionSpec, device: Any = "cpu", *, by: str = "priority") ->
     if by not in ("priority", "measured"):
         raise ValueError(f"by={by!r} is neither 'priority' nor 'measured'")
     explanations = explain(spec, device)
-    able = [e.row.name for e in explanations if not e.refusals]
+    able = [e.row.name for e in explanations if not e.refusals and e.row.state is State.READY]
     if not able:
-        raise Unsupported(refusal for e in explanations for refusal in e.refusals)
+        raise Unsupported(refusal for e in explanations for refusal in e.refusals or _only(e.row))
     if by == "measured":
         from pagedattn.measured import fastest
 
         return backend(fastest(spec, device, able))
     return backend(able[0])
+
+
+def _only(row: Row) -> tuple[Refusal, ...]:
+    hint = "name it to run it on the CPU"
+    return (Refusal(row.name, "unavailable", str(row.state), str(State.READY), hint),)
 
 
 # -- allocators ----------------------------------------------------------------------------------

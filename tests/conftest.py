@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from plugin_support import Plugins
 
 import pagedattn.registry
 
@@ -15,3 +17,8 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name)
     yield
     pagedattn.registry.reload()
+
+
+@pytest.fixture
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plugins:
+    return Plugins(tmp_path, monkeypatch)

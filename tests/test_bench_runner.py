@@ -15,6 +15,7 @@ from pagedattn import registry
 from pagedattn.benchmarks import Workload, bench
 from pagedattn.benchmarks.results import Row, State
 from pagedattn.benchmarks.workload import decode, mixed, prefill
+from pagedattn.emulation import Emulation
 from pagedattn.errors import UnknownName
 from pagedattn.hooks import Kind
 from pagedattn.measured import spec_fields
@@ -265,8 +266,7 @@ def test_a_refused_spec_is_a_row_with_every_reason() -> None:
 
 def test_an_emulated_backend_is_refused() -> None:
     class Emulated(GatherBackend):
-        def describe(self, spec: pa.AttentionSpec, device: pa.DeviceInfo) -> dict[str, Any]:
-            return {"emulated": True}
+        emulated = Emulation(pa.DeviceInfo("cpu", name="a stand-in", real=True))
 
     row = only_row(DECODE, Emulated())
     assert row.state is State.REFUSED

@@ -18,6 +18,8 @@ from pagedattn.conformance.hooks import pagedattn_commands
 from pagedattn.conformance.report import Run, to_json
 from pagedattn.conformance.runner import run_cases
 from pagedattn.conformance.subjects import Subject, of_backend
+from pagedattn.device import DeviceInfo
+from pagedattn.emulation import Emulation
 
 ROOT = Path(__file__).parents[1]
 
@@ -62,8 +64,7 @@ def test_states_of_two_backends_and_an_allocator(run, stored, tmp_path):
 
 
 class Emulated(ReferenceBackend):
-    def describe(self, spec, device):
-        return {"emulated": True}
+    emulated = Emulation(DeviceInfo("cpu", name="a stand-in", real=True))
 
 
 def test_an_emulated_backend_never_earns_the_plain_word(run, tmp_path):

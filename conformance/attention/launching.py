@@ -22,10 +22,12 @@ from pagedattn.conformance.attention.place import Step, place
 from pagedattn.conformance.attention.placing import Placing
 from pagedattn.conformance.attention.planning import opened
 from pagedattn.conformance.attention.subject import AttentionSubject
-from pagedattn.conformance.case import Case, CaseFailure
+from pagedattn.conformance.case import Case, CaseFailure, NotRun
 from pagedattn.spec import Graph
 
 __all__ = ["CASES", "Storages"]
+
+Launch = Callable[[], None]
 
 
 def _elsewhere(subject: AttentionSubject, seed: int) -> Measures:
@@ -129,23 +131,24 @@ def _graph(subject: AttentionSubject, seed: int) -> Measures:
     blocks = max(s.limits.num_blocks for s in steps)
     limits = dataclasses.replace(steps[1].limits, max_seq_len=3 * size, num_blocks=blocks)
     op = subject.open(spec, limits)
-    if subject.device.type != "cuda":
+    emulated = subject.backend.emulated
+    if subject.device.type == "cuda":
+        return _replayed(op, steps, _capture)
+    if emulated is None:
         raise CaseFailure(f"graph=DECODE is claimed on {subject.device}, where nothing is captured")
-    return _captured(op, steps)
+    if emulated.capture is None:
+        raise NotRun(f"{emulated.device.name}: the emulator cannot capture launches")
+    return _replayed(op, steps, emulated.capture)
 
 
-def _captured(op: Any, steps: list[Step]) -> Measures:
-    first, second = steps
-    plan = op.plan(first.batch)
-    launch: Callable[[], None] = lambda: op.run(  # noqa: E731
-        first.q, first.cache, plan, out=first.out
-    )
-    stream = torch.cuda.Stream(first.q.device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(first.q.device))
+def _capture(launch: Launch) -> Launch:
+    """A CUDA graph of `launch`, which must not synchronise."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         launch()
-    torch.cuda.current_stream(first.q.device).wait_stream(stream)
-    torch.cuda.synchronize(first.q.device)
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         launch()
@@ -157,10 +160,21 @@ def _captured(op: Any, steps: list[Step]) -> Measures:
     with torch.cuda.graph(graph):
         launch()
 
+    def replay() -> None:
+        graph.replay()
+        torch.cuda.synchronize()
+
+    return replay
+
+
+def _replayed(op: Any, steps: list[Step], capture: Callable[[Launch], Launch]) -> Measures:
+    first, second = steps
+    plan = op.plan(first.batch)
+    replay = capture(lambda: op.run(first.q, first.cache, plan, out=first.out))
+
     def replayed(content: Content) -> Measures:
         first.out.fill_(float("nan"))
-        graph.replay()
-        torch.cuda.synchronize(first.q.device)
+        replay()
         rows = first.out[: sum(content.query_lens)].cpu()
         return compare(content, Produced(list(torch.split(rows, content.query_lens)), None))
 

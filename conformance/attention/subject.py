@@ -40,7 +40,7 @@ class AttentionSubject:
 
     @cached_property
     def info(self) -> DeviceInfo:
-        return DeviceInfo.of(self.device)
+        return self.backend.device_info(self.device)
 
     @cached_property
     def capabilities(self) -> Capabilities:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from pagedattn.attention import AttentionBackend, AttentionOp, Plan
 from pagedattn.batch import AttentionBatch, KVCache
-from pagedattn.device import DeviceInfo
 from pagedattn.engine.output import EngineStats
 from pagedattn.errors import EngineError
 from pagedattn.spec import AttentionSpec, Limits
@@ -35,7 +34,7 @@ class PagedLayers:
         stats: EngineStats,
     ) -> None:
         self.specs, self.stats = tuple(specs), stats
-        info = DeviceInfo.of(device)
+        info = backend.device_info(device)
         distinct = dict.fromkeys(self.specs)
         # The layers run in turn on one stream, so one workspace serves all ops.
         size = max(backend.workspace_bytes(spec, limits, info) for spec in distinct)

@@ -1,0 +1,35 @@
+"""Emulation: how a backend of GPU kernels executes on a CPU.
+
+PAGEDATTN_EMULATE=1 switches on the emulators that plugins offer (hook pagedattn_emulators), each
+for the backend of its name. Such a backend is told of a GPU, computes on tensors of the CPU, and
+says so: its row is `emulated`, select() never picks it and nobody may time it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pagedattn.device import DeviceInfo
+
+__all__ = ["Emulation", "wanted"]
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """What an emulator gives to core once it is installed.
+
+    device   the GPU that the backend is told of wherever the device is the CPU
+    capture  runs a callable once and records its kernel launches; what it returns launches the
+             same again, with the very pointers, scalars and grids, as a replayed CUDA graph does.
+             None when the emulator cannot.
+    """
+
+    device: DeviceInfo
+    capture: Callable[[Callable[[], None]], Callable[[], None]] | None = None
+
+
+def wanted() -> bool:
+    """Whether the environment asks for emulation."""
+    return os.environ.get("PAGEDATTN_EMULATE", "") not in ("", "0")
