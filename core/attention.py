@@ -22,6 +22,7 @@ from torch import Tensor
 
 from pagedattn.batch import AttentionBatch, KVCache
 from pagedattn.capabilities import Capabilities, check
+from pagedattn.compile import new_handle, run_node, write_node
 from pagedattn.device import DeviceInfo
 from pagedattn.emulation import Emulation
 from pagedattn.errors import InvalidBatch, Refusal, Unsupported
@@ -41,10 +42,10 @@ class Plan:
     max_block   largest block id that a row can see; -1 when unknown
     """
 
-    __slots__ = ("batch", "data", "max_block", "num_tokens", "op")
+    __slots__ = ("__weakref__", "batch", "data", "handle", "max_block", "num_tokens", "op")
 
     def __init__(self, op: AttentionOp, batch: AttentionBatch, data: Any, max_block: int) -> None:
-        self.op = op
+        self.op, self.handle = op, new_handle(self)
         self.update(batch, data, max_block)
 
     def update(self, batch: AttentionBatch, data: Any, max_block: int) -> None:
@@ -70,6 +71,7 @@ class AttentionOp:
         self.backend, self.spec, self.limits = backend, spec, limits
         self.device, self.tuning, self.workspace = device, tuning, workspace
         self.info = backend.device_info(device)
+        self.handle = new_handle(self)
         self._seen = check_tensors.Seen()
         self.setup()
 
@@ -139,6 +141,8 @@ class AttentionOp:
         slot_mapping i64. Negative slots and rows beyond slot_mapping are skipped; no slot twice.
 
         Mutates cache (PER_TOKEN_HEAD scales too). Raises InvalidTensor, InvalidBatch."""
+        if torch.compiler.is_compiling():
+            return write_node(self, k, v, cache, slot_mapping)
         try:
             check_tensors.check_write(self._seen, self.spec, self.device, k, v, cache, slot_mapping)
         except AttributeError:
@@ -163,6 +167,8 @@ class AttentionOp:
         Rows up to query_start_loc[B] are overwritten whole, later ones are not touched. lse,
         sinks and alibi_slopes are given iff the spec says so. Raises InvalidTensor naming the
         tensor before anything is launched."""
+        if torch.compiler.is_compiling():
+            return run_node(self, q, cache, plan, out, lse, sinks, alibi_slopes)
         try:
             check_tensors.check_run(self._seen, self, q, cache, plan, out, lse, sinks, alibi_slopes)
         except AttributeError:

@@ -7,11 +7,12 @@ widths, N blocks of the pool, M columns of the block table.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from pagedattn.compile import new_handle
 from pagedattn.errors import InvalidBatch
 from pagedattn.spec import AttentionSpec, KVQuant, Layout
 
@@ -181,6 +182,10 @@ class KVCache:
     v: Tensor
     k_scale: Tensor | None = None
     v_scale: Tensor | None = None
+    handle: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "handle", new_handle(self))
 
     @classmethod
     def allocate(cls, spec: AttentionSpec, num_blocks: int, device: torch.device | str) -> KVCache:
