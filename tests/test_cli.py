@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from pagedattn import registry
 from pagedattn.cli import build_app
-from pagedattn.errors import NotReady
+from pagedattn.errors import NotReady, Unsupported
 from pagedattn.hooks import Kind
 
 
@@ -143,3 +143,19 @@ def test_a_broken_command_leaves_the_others_alone(
     result = CliRunner().invoke(build_app(), ["boom"])
     assert isinstance(result.exception, NotReady)
     assert text in str(result.exception)
+
+
+def test_warmup_opens_and_says_how_long_it_took() -> None:
+    facts = run_json("warmup", "reference", "head_dim=64", "--device", "cpu")
+    assert (facts["backend"], facts["device"]) == ("reference", "cpu")
+    assert facts["first_open_s"] >= 0
+    assert facts["workspace_bytes"] == 0
+    assert "first_open_s" in run("warmup", "reference", "--device", "cpu")
+
+
+def test_warmup_fails_with_the_reasons() -> None:
+    result = CliRunner().invoke(
+        build_app(), ["warmup", "template", "softcap=50", "--device", "cpu"]
+    )
+    assert isinstance(result.exception, Unsupported)
+    assert "softcap" in str(result.exception)

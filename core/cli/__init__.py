@@ -21,7 +21,16 @@ from pagedattn.registry import State
 
 __all__ = ["build_app", "main"]
 
-OWN = ("backends", "allocators", "explain", "memory", "generate", "env", "new-plugin")
+OWN = (
+    "backends",
+    "allocators",
+    "explain",
+    "memory",
+    "generate",
+    "env",
+    "new-plugin",
+    "warmup",
+)
 
 
 def build_app() -> typer.Typer:
@@ -45,7 +54,16 @@ def build_app() -> typer.Typer:
             print(__version__)
             raise typer.Exit
 
-    from pagedattn.cli import allocators, backends, env, explain, generate, memory, new_plugin
+    from pagedattn.cli import (
+        allocators,
+        backends,
+        env,
+        explain,
+        generate,
+        memory,
+        new_plugin,
+        warmup,
+    )
 
     app.command("backends")(backends.backends)
     app.command("allocators")(allocators.allocators)
@@ -53,6 +71,7 @@ def build_app() -> typer.Typer:
     app.command("memory")(memory.memory)
     app.command("generate")(generate.generate)
     app.command("env")(env.env)
+    app.command("warmup")(warmup.warmup)
     app.command("new-plugin")(new_plugin.new_plugin)
     for row in registry.rows(Kind.COMMAND):
         if row.offer is None:

@@ -89,7 +89,7 @@ def _describe(
     backend: AttentionBackend, spec: AttentionSpec, info: DeviceInfo
 ) -> dict[str, object]:
     try:
-        return dict(backend.describe(spec, info))
+        return dict(backend.describe(spec, backend.device_info(info)))
     except Exception as error:  # the plugin border
         return {"describe() failed": f"{type(error).__name__}: {error}"}
 
