@@ -90,7 +90,7 @@ def _verdict(run: dict[str, Any]) -> str:
     )
     notes = [run["selection"]] if run["selection"] else []
     if run["subject"]["emulated"]:
-        notes.append("emulated: the adapter was judged, not the kernel library")
+        notes.append(f"{run['subject']['emulated']}: nothing ran on a GPU")
     if run["seed"]:
         notes.append(f"contents of seed {run['seed']}")
     notes += [f"stale known failure: {text}" for text in verdict["stale_known_failures"]]

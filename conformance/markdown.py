@@ -12,6 +12,7 @@ __all__ = ["MARK", "table", "to_markdown"]
 MOST_FAILURES = 20
 MARK = {
     "conforms": "✅",
+    "kernels emulated": "☑️",
     "adapter verified": "☑️",
     "declined": "🔹",
     "known failure": "🟡",

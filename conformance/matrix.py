@@ -15,12 +15,12 @@ from pagedattn.conformance.summary import Area, areas, capability_words
 __all__ = ["TITLES", "Matrix", "matrices", "read_runs", "to_markdown"]
 
 TITLES = {"attention": "Attention backends", "allocator": "Allocators"}
-VERIFIED = "adapter verified"
 LEGEND = (
     "conforms: every case passed, or of so many that passed the rest was declined with reasons. "
     "declined: refused with reasons, as declared. fails: some cases failed. not run: no answer, "
-    "which never counts as conforming. adapter verified: passed over a stand-in of the kernel "
-    "library, so the adapter is right and the kernels were not judged."
+    "which never counts as conforming. kernels emulated: the kernels' own source passed on a CPU; "
+    "nothing ran on a GPU. adapter verified: passed over a stand-in of the kernel library, so the "
+    "adapter is right and the kernels were not judged."
 )
 
 
@@ -116,7 +116,7 @@ def _state(run: dict[str, Any], area: Area | None) -> str:
         return "not run"
     if area.state != "conforms":
         return area.text
-    word = VERIFIED if run["subject"]["emulated"] else area.state
+    word = run["subject"]["emulated"] or area.state
     passed, total = area.counts["passed"], len(area.cases)
     return word if passed == total else f"{word} ({passed} of {total})"
 

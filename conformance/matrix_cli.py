@@ -16,6 +16,7 @@ __all__ = ["matrix"]
 
 STYLE = {
     "conforms": "green",
+    "kernels emulated": "green",
     "adapter verified": "green",
     "fails": "bold red",
     "declined": "cyan",

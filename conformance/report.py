@@ -61,8 +61,8 @@ class Run:
     def scope(self) -> str:
         """What the verdict is limited to, "" for nothing."""
         limits = [self.selection] if self.selection else []
-        if self.subject.emulated():
-            limits.append("emulated, so the adapter was judged and not the kernel library")
+        if emulated := self.subject.emulated():
+            limits.append(f"{emulated}, nothing ran on a GPU")
         return "; ".join(limits)
 
     def command(self, case_id: str) -> str:

@@ -43,15 +43,16 @@ class Subject:
         other = f" --seed {seed}" if seed else ""
         return f"pagedattn check {self.name}{device}{other} -k {case_id}"
 
-    def emulated(self) -> bool:
-        """Whether the backend runs on a stand-in of its GPU or kernel library; False when it
-        cannot be made."""
+    def emulated(self) -> str:
+        """What an emulation judges ("kernels emulated", "adapter verified"); "" without one, and
+        when the backend cannot be made."""
         if self.kind is Kind.ALLOCATOR:
-            return False
+            return ""
         try:
-            return self.make().backend.emulated is not None
+            emulation = self.make().backend.emulated
+            return str(emulation.judged) if emulation else ""
         except Exception:  # the plugin border: what is broken is judged by the cases
-            return False
+            return ""
 
     def capabilities(self) -> Mapping[str, str]:
         """What it declares, as text, for the report; empty when it cannot be asked."""

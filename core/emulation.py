@@ -7,13 +7,22 @@ says so: its row is `emulated`, select() never picks it and nobody may time it.
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pagedattn.device import DeviceInfo
 
-__all__ = ["Emulation", "wanted"]
+__all__ = ["Emulation", "Judged", "wanted"]
+
+
+class Judged(enum.StrEnum):
+    """What a right answer under emulation says something about: the kernels, whose own source was
+    executed, or the adapter alone, because a stand-in computed in place of a kernel library."""
+
+    KERNELS = "kernels emulated"
+    ADAPTER = "adapter verified"
 
 
 @dataclass(frozen=True)
@@ -21,12 +30,14 @@ class Emulation:
     """What an emulator gives to core once it is installed.
 
     device   the GPU that the backend is told of wherever the device is the CPU
+    judged   what runs under this emulation
     capture  runs a callable once and records its kernel launches; what it returns launches the
              same again, with the very pointers, scalars and grids, as a replayed CUDA graph does.
              None when the emulator cannot.
     """
 
     device: DeviceInfo
+    judged: Judged = Judged.KERNELS
     capture: Callable[[Callable[[], None]], Callable[[], None]] | None = None
 
 

@@ -19,7 +19,7 @@ from pagedattn.conformance.report import Run, to_json
 from pagedattn.conformance.runner import run_cases
 from pagedattn.conformance.subjects import Subject, of_backend
 from pagedattn.device import DeviceInfo
-from pagedattn.emulation import Emulation
+from pagedattn.emulation import Emulation, Judged
 
 ROOT = Path(__file__).parents[1]
 
@@ -63,21 +63,21 @@ def test_states_of_two_backends_and_an_allocator(run, stored, tmp_path):
     assert "fails (1)" in shown.output
 
 
-class Emulated(ReferenceBackend):
-    emulated = Emulation(DeviceInfo("cpu", name="a stand-in", real=True))
-
-
-def test_an_emulated_backend_never_earns_the_plain_word(run, tmp_path):
-    subject = of_backend(Emulated())
+@pytest.mark.parametrize("judged", list(Judged))
+def test_an_emulated_backend_never_earns_the_plain_word(run, tmp_path, judged):
+    backend = ReferenceBackend()
+    device = DeviceInfo("cpu", name="a stand-in", real=True)
+    backend.emulated = Emulation(device, judged=judged)
+    subject = of_backend(backend)
     cases = [case for case in ATTENTION_CASES if case.id == "gqa/mapping"]
-    judged = Run(subject, run_cases(subject.make(), cases))
-    assert judged.line.startswith("CONFORMS IN PART: reference (cpu): 1 passed")
-    assert "emulated, so the adapter was judged" in judged.line
+    ran = Run(subject, run_cases(subject.make(), cases))
+    assert ran.line.startswith("CONFORMS IN PART: reference (cpu): 1 passed")
+    assert f"{judged}, nothing ran on a GPU" in ran.line
     path = tmp_path / "report.json"
-    path.write_text(json.dumps(to_json([judged])))
+    path.write_text(json.dumps(to_json([ran])))
     out = tmp_path / "matrix.md"
     run(path, "--md", out)
-    assert "| gqa | ☑️ adapter verified |" in out.read_text()
+    assert f"| gqa | ☑️ {judged} |" in out.read_text()
     assert "layout" in out.read_text()
 
 

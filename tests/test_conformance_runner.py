@@ -267,7 +267,7 @@ def test_json_can_be_read_back():
         "version": "1.2",
         "device": "cpu",
         "label": "mine 1.2 (cpu)",
-        "emulated": False,
+        "emulated": "",
     }
     assert only["seed"] == 0
     assert only["verdict"]["word"] == "CONFORMS IN PART"
