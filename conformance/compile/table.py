@@ -1,0 +1,96 @@
+"""The table of a compile gate, as Markdown that is checked in.
+
+Each row ends with a digest of what the compiler was given. A row whose digest is still right need
+not be compiled again to be checked: compilers are deterministic."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pagedattn.conformance.compile.usage import Usage
+
+__all__ = ["Row", "cell", "lines_by_digest", "markdown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One compiled kernel variant on one chip.
+
+    variant  what tells it from other variants of the kernel: its tile, types, options
+    models   names of the models whose op launches it
+    faults   what is wrong with it
+    digest   of everything that the compiler was given: equal digests give equal rows
+    """
+
+    chip: str
+    kernel: str
+    variant: str
+    models: tuple[str, ...]
+    usage: Usage
+    faults: tuple[str, ...]
+    digest: str
+
+    @property
+    def line(self) -> str:
+        """The row of the table."""
+        usage = self.usage
+        more = f" and {len(self.models) - 1} more" if len(self.models) > 1 else ""
+        return _line(
+            [
+                cell(self.kernel.removesuffix("_kernel").replace("_", " ")),
+                cell(self.variant),
+                str(usage.registers),
+                f"{usage.shared:,}",
+                str(usage.spills),
+                cell(usage.mma_kinds),
+                f"{usage.load_width}-bit" if usage.load_width else "-",
+                cell(self.models[0] + more),
+                "fault" if self.faults else self.digest,
+            ]
+        )
+
+
+_HEAD = (
+    "kernel", "variant", "registers", "shared memory", "spills", "MMA", "loads", "launched by",
+    "digest",
+)  # fmt: skip
+_DIGEST = re.compile(r"\| ([0-9a-f]{12}) \|$")
+
+
+def cell(value: object) -> str:
+    """Text for a table cell."""
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def lines_by_digest(document: str) -> dict[str, str]:
+    """The rows of a written table, those of kernels without a fault."""
+    found = ((_DIGEST.search(line), line) for line in document.splitlines())
+    return {match[1]: line for match, line in found if match}
+
+
+def markdown(
+    lines: Mapping[str, Sequence[str]],
+    refused: Mapping[str, Mapping[str, str]],
+    *,
+    title: str,
+    about: str,
+) -> str:
+    """The whole document.
+
+    lines    by chip: the rows of its table
+    refused  by chip: the models that the backend declines there, with its reasons
+    """
+    text = [f"# {title}", "", about.strip(), ""]
+    for chip, rows in lines.items():
+        text += [f"## {chip}", "", f"{len(rows)} kernels.", ""]
+        text += [_line(_HEAD), _line(["---"] * len(_HEAD)), *rows, ""]
+        declined = refused.get(chip, {}).items()
+        text += [f"- Declined: {cell(model)} ({cell(reasons)})" for model, reasons in declined]
+        text += [""] if declined else []
+    return "\n".join(text).rstrip() + "\n"
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
