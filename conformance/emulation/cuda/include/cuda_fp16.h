@@ -1,0 +1,2 @@
+// Stands where the CUDA toolkit has cuda_fp16.h: everything is in simt.h.
+#include "simt.h"

@@ -1,0 +1,177 @@
+"""The host compiler, its flags, and the cache of what it built.
+
+Everything built is kept under PAGEDATTN_SIMT_CACHE (default: ~/.cache/pagedattn/simt), under a name
+that depends on all that goes into it: source and every file it includes, flags, compiler, processor
+and this package's own headers. Files appear there by rename, so that concurrent processes and a
+crash in the middle do no harm.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from pagedattn.conformance.emulation.cuda.errors import CompileError
+
+__all__ = [
+    "CHECKED_FLAGS",
+    "INCLUDE",
+    "build_once",
+    "compiler",
+    "digest",
+    "flags",
+    "headers",
+    "run",
+]
+
+ROOT = Path(__file__).parent
+INCLUDE = ROOT / "include"
+RUNTIME = ROOT / "runtime"
+
+# no-strict-aliasing: kernels read float4 from arrays of anything. fp-contract: as on the GPU.
+# no-extern-tls-init: `extern __shared__` arrays need no initialiser.
+_FLAGS = (
+    "-O1",
+    "-march=native",
+    "-fPIC",
+    "-fno-plt",
+    "-fno-strict-aliasing",
+    "-fno-extern-tls-init",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-stack-protector",
+    "-fno-exceptions",
+    "-fvisibility=hidden",
+    "-Wno-unknown-pragmas",
+    "-Wno-attributes",
+)
+CHECKED_FLAGS = (
+    "-g1",
+    "-fsanitize=thread,bounds,alignment",
+    "-fno-sanitize-recover=all",
+    "--param=tsan-distinguish-volatile=1",
+    "--param=tsan-instrument-func-entry-exit=0",
+)
+
+
+def flags(standard: str, *, checked: bool) -> tuple[str, ...]:
+    """The compiler flags of kernels in this version of C++."""
+    return (f"-std={standard}", *_FLAGS, *(CHECKED_FLAGS if checked else ()))
+
+
+@functools.cache
+def compiler() -> tuple[str, str]:
+    """The g++ to use (CXX, else g++ in PATH) and its version."""
+    name = os.environ.get("CXX", "g++")
+    path = shutil.which(name)
+    if path is None:
+        raise CompileError("the CUDA emulation", f"no C++ compiler: {name!r} is not in PATH")
+    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+    version = shown.splitlines()[0]
+    if "Free Software Foundation" not in shown:
+        raise CompileError("the CUDA emulation", f"g++ 12 or newer is needed, {path} is {version}")
+    return path, version
+
+
+@functools.cache
+def _processor() -> str:
+    """What -march=native depends on."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^(?:flags|Features)\s*:.*$", text, re.MULTILINE)
+    return platform.machine() + (found[0] if found else "")
+
+
+@functools.cache
+def headers() -> str:
+    """A digest of this package's own headers."""
+    files = sorted(INCLUDE.rglob("*.h"))
+    return digest(*(part for f in files for part in (str(f.relative_to(ROOT)), f.read_text())))
+
+
+def digest(*parts: str) -> str:
+    """One hex digest of several texts."""
+    h = hashlib.sha256()
+    for part in parts:
+        h.update(f"{len(part)}:".encode())
+        h.update(part.encode())
+    return h.hexdigest()[:24]
+
+
+def cache() -> Path:
+    """The folder of everything built."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    given = os.environ.get("PAGEDATTN_SIMT_CACHE")
+    return Path(given) if given else Path(base) / "pagedattn" / "simt"
+
+
+def build_once(key: str, build: Callable[[Path], None]) -> Path:
+    """The cache's folder `key`; when it is not there, `build` fills it, in a temporary place."""
+    place = cache() / key
+    if place.is_dir():
+        return place
+    place.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place.parent))
+    try:
+        build(work)
+        try:
+            work.rename(place)
+        except OSError:  # another process was faster
+            if not place.is_dir():
+                raise
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return place
+
+
+def run(command: Sequence[str], *, name: str, folder: Path) -> None:
+    """Runs the compiler in `folder`; CompileError with its log, from which that folder's name is
+    cut away."""
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    if done.returncode:
+        raise CompileError(name, done.stderr.replace(f"{folder}/", ""))
+
+
+def key_of(*parts: str) -> str:
+    """A cache key that also depends on the compiler, the processor and the headers."""
+    return digest(compiler()[1], _processor(), headers(), *parts)
+
+
+def prefix(kernel_flags: tuple[str, ...]) -> Path:
+    """The precompiled simt.h for these flags: what to name after -include."""
+
+    def build(work: Path) -> None:
+        (work / "prefix.h").write_text('#include "simt.h"\n')
+        command = [compiler()[0], *kernel_flags, "-I", str(INCLUDE), "-x", "c++-header"]
+        run(
+            [*command, str(work / "prefix.h"), "-o", str(work / "prefix.h.gch")],
+            name="simt.h",
+            folder=work,
+        )
+
+    return build_once(f"prefix-{key_of(*kernel_flags)}", build) / "prefix.h"
+
+
+def runtime() -> Path:
+    """The runtime library: fibers, barriers, warps, checks."""
+    sources = sorted(RUNTIME.glob("*.cpp"))
+    texts = [f.read_text() for f in sorted(RUNTIME.iterdir()) if f.suffix in (".cpp", ".h")]
+
+    def build(work: Path) -> None:
+        command = [compiler()[0], "-std=c++17", "-O3", "-march=native", "-fPIC", "-shared"]
+        command += ["-fvisibility=hidden", "-fno-strict-aliasing", "-DSIMT_RUNTIME"]
+        command += ["-I", str(INCLUDE), *map(str, sources), "-o", str(work / "runtime.so")]
+        run(command, name="the emulation's runtime", folder=work)
+
+    return build_once(f"runtime-{key_of(*texts)}", build) / "runtime.so"

@@ -1,0 +1,399 @@
+"""Every fault that the CUDA emulation promises to find, planted and found."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from pagedattn.conformance.emulation.cuda import Check, Function, KernelFault, RawModule
+
+SOURCE = r"""
+#include "simt.h"
+// o[i] becomes 63 - i: by every kernel here that is right
+__global__ void clean(float* o) {
+  __shared__ float s[64];
+  s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  o[threadIdx.x] = s[63 - threadIdx.x];
+}
+__global__ void missing_barrier(float* o) {
+  __shared__ float s[64];
+  s[threadIdx.x] = threadIdx.x;
+  o[threadIdx.x] = s[63 - threadIdx.x];
+}
+__global__ void missing_barrier_before_reuse(float* o) {
+  __shared__ float s[64];
+  for (int round = 0; round < 2; ++round) {
+    s[threadIdx.x] = threadIdx.x + round;
+    __syncthreads();
+    o[threadIdx.x] = s[63 - threadIdx.x] - round;  // the next round writes what others still read
+  }
+}
+__global__ void missing_syncwarp(float* o) {
+  __shared__ float s[64];
+  const int other = threadIdx.x ^ 31;
+  s[threadIdx.x] = threadIdx.x;
+  o[63 - threadIdx.x] = s[other] + (threadIdx.x - other);
+}
+__global__ void divergent_barrier(float* o) {
+  if (threadIdx.x < 32) __syncthreads();
+  o[threadIdx.x] = 63 - threadIdx.x;
+}
+__global__ void two_barriers(float* o) {
+  if (threadIdx.x < 32)
+    __syncthreads();
+  else
+    __syncthreads();
+  o[threadIdx.x] = 63 - threadIdx.x;
+}
+__global__ void early_return(float* o) {
+  if (threadIdx.x >= 60) return;
+  __syncthreads();
+  o[threadIdx.x] = 63 - threadIdx.x;
+}
+__global__ void half_warp_shuffles(float* o) {
+  float v = threadIdx.x;
+  if (threadIdx.x % 32 < 16) v = __shfl_xor_sync(0xffffffffu, v, 1);
+  o[threadIdx.x] = v;
+}
+__global__ void mask_omits_caller(float* o) {
+  o[threadIdx.x] = __shfl_xor_sync(0xffffu, (float)threadIdx.x, 1);
+}
+__global__ void shuffle_from_outside(float* o) {
+  if (threadIdx.x < 16) o[threadIdx.x] = __shfl_sync(0xffffu, (float)threadIdx.x, 20);
+}
+__global__ void different_operations(float* o) {
+  if (threadIdx.x % 2)
+    o[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.f, 1);
+  else
+    o[threadIdx.x] = __ballot_sync(0xffffffffu, 1);
+}
+__global__ void static_overrun(float* o) {
+  __shared__ float s[64];
+  s[threadIdx.x + 1] = threadIdx.x;
+  __syncthreads();
+  o[threadIdx.x] = s[63 - threadIdx.x];
+}
+__global__ void dynamic_overrun(float* o) {
+  extern __shared__ float d[];
+  d[threadIdx.x + 1] = threadIdx.x;
+  o[threadIdx.x] = 63 - d[threadIdx.x + 1];
+}
+__global__ void unwritten_dynamic(float* o) {
+  extern __shared__ float d[];
+  if (threadIdx.x != 5) d[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  o[threadIdx.x] = 63 - d[threadIdx.x];
+}
+__global__ void unwritten_static(float* o) {
+  __shared__ float s[64];
+  if (threadIdx.x != 5) s[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  o[threadIdx.x] = 63 - s[threadIdx.x];
+}
+__global__ void global_overrun(float* o) { o[threadIdx.x + 1] = 1; }
+__global__ void global_underrun(float* o) { o[0] = o[(int)threadIdx.x - 1]; }
+__global__ void wild_read(float* o) { o[threadIdx.x] = o[(size_t)0x7fffffff * 4096]; }
+__global__ void write_to_const(const float* in) { const_cast<float*>(in)[threadIdx.x] = 0; }
+__global__ void misaligned(float* o) {
+  const float4 v = *reinterpret_cast<const float4*>(o + 1);
+  o[0] = v.x;
+}
+__global__ void local_overrun(float* o) {
+  float v[4] = {1, 2, 3, 4};
+  for (int i = 0; i <= (int)threadIdx.x; ++i) o[i] = v[i];
+}
+__global__ void copy_without_wait(float* o, const float* in) {
+  extern __shared__ float4 d4[];
+  if (threadIdx.x < 16) simt::cp_async_16(d4 + threadIdx.x, in + threadIdx.x * 4);
+  simt::cp_async_commit();
+  __syncthreads();
+  o[threadIdx.x] = reinterpret_cast<float*>(d4)[threadIdx.x];
+}
+__global__ void copy_waits_for_too_little(float* o, const float* in) {
+  extern __shared__ float4 d4[];
+  if (threadIdx.x < 16) simt::cp_async_16(d4 + threadIdx.x, in + threadIdx.x * 4);
+  simt::cp_async_commit();
+  simt::cp_async_wait(1);
+  __syncthreads();
+  o[threadIdx.x] = reinterpret_cast<float*>(d4)[threadIdx.x];
+}
+__global__ void copy_without_barrier(float* o, const float* in) {
+  extern __shared__ float4 d4[];
+  if (threadIdx.x < 16) simt::cp_async_16(d4 + threadIdx.x, in + threadIdx.x * 4);
+  simt::cp_async_commit();
+  simt::cp_async_wait(0);
+  o[threadIdx.x] = reinterpret_cast<float*>(d4)[threadIdx.x];
+}
+__global__ void copy_misaligned(float* o, const float* in) {
+  extern __shared__ float4 d4[];
+  simt::cp_async_16(d4, in + 1);
+}
+__global__ void copy_past_the_end(float* o, const float* in) {
+  extern __shared__ float4 d4[];
+  simt::cp_async_16(d4, in + 64);
+}
+__global__ void ldmatrix_from_global(float* o) {
+  unsigned r[4];
+  simt::ldmatrix_x4(r, o);
+}
+__global__ void division_by_zero(int* o, int zero) { o[0] = 7 / zero; }
+__global__ void endless(float* o) { while (*reinterpret_cast<volatile float*>(o) == 0.f) {} }
+__device__ int depth(int n, int* sink) {
+  volatile int big[256];
+  big[n & 255] = n;
+  *sink += big[0];
+  return depth(n + 1, sink) + big[n & 255];
+}
+__global__ void stack_overflow(int* o) { o[0] = depth(0, o); }
+__global__ void trap(float* o) { if (threadIdx.x == 3) __trap(); }
+"""
+
+
+@pytest.fixture(scope="module")
+def plain() -> RawModule:
+    return RawModule(code=SOURCE, name="faults.cu", checked=False)
+
+
+@pytest.fixture(scope="module")
+def checked() -> RawModule:
+    return RawModule(code=SOURCE, name="faults.cu", checked=True)
+
+
+def line_of(text: str) -> int:
+    """The line of the one place in SOURCE that holds `text`."""
+    (line,) = [i for i, row in enumerate(SOURCE.splitlines(), 1) if text in row]
+    return line
+
+
+def launch(kernel: Function, *more: object, order: int = 0) -> torch.Tensor:
+    out = torch.full((64,), -1.0)
+    kernel((1,), (64,), (out, *more), 256, order=order)
+    return out
+
+
+WANTED = 63 - torch.arange(64.0)
+
+
+def wrong_orders(kernel: Function, *more: object) -> list[int]:
+    return [i for i in range(4) if not torch.equal(launch(kernel, *more, order=i), WANTED)]
+
+
+@pytest.mark.parametrize("order", [0, 1, 2, 3])
+def test_a_right_kernel_has_no_fault(plain: RawModule, checked: RawModule, order: int) -> None:
+    assert torch.equal(launch(plain.get_function("clean"), order=order), WANTED)
+    assert torch.equal(launch(checked.get_function("clean"), order=order), WANTED)
+
+
+@pytest.mark.parametrize("name", ["missing_barrier", "missing_syncwarp"])
+def test_a_missing_barrier_shows_in_some_order(plain: RawModule, name: str) -> None:
+    assert wrong_orders(plain.get_function(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing_barrier", "reads what was written by|writes what is still read by"),
+        ("missing_syncwarp", "reads what was written by|writes what is still read by"),
+        ("missing_barrier_before_reuse", "reads what was written by|writes what is still read by"),
+    ],
+)
+def test_checked_mode_names_the_race(checked: RawModule, name: str, message: str) -> None:
+    for order in range(4):
+        with pytest.raises(KernelFault, match=message) as caught:
+            launch(checked.get_function(name), order=order)
+        assert caught.value.place.startswith("faults.cu:")
+        assert re.search(
+            r"of \d+ bytes of static shared memory \(byte \d+ of s\)", str(caught.value)
+        )
+
+
+def test_divergence_is_a_deadlock_that_says_who_waits_where(plain: RawModule) -> None:
+    with pytest.raises(KernelFault) as caught:
+        launch(plain.get_function("divergent_barrier"))
+    line = line_of("if (threadIdx.x < 32) __syncthreads();")
+    assert f"32 of 64 threads wait at __syncthreads() faults.cu:{line}" in str(caught.value)
+    assert "32 of 64 threads have exited (thread (32,0,0) to (63,0,0))" in str(caught.value)
+    assert caught.value.block == (0, 0, 0)
+
+
+def test_an_early_return_is_a_deadlock(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"60 of 64 threads wait.*4 of 64 threads have exited"):
+        launch(plain.get_function("early_return"))
+
+
+def test_threads_at_different_barriers(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"meet at different barriers.*faults.cu:\d+.*faults"):
+        launch(plain.get_function("two_barriers"))
+
+
+def test_half_a_warp_in_a_full_shuffle(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"wait at a warp shuffle with mask 0xffffffff faults.cu"):
+        launch(plain.get_function("half_warp_shuffles"))
+
+
+def test_a_mask_without_its_caller(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"mask 0x0000ffff is called by lane 16") as caught:
+        launch(plain.get_function("mask_omits_caller"))
+    assert caught.value.thread == (16, 0, 0)
+    assert caught.value.place == f"faults.cu:{line_of('__shfl_xor_sync(0xffffu')}"
+
+
+def test_a_shuffle_from_a_lane_outside(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"reads lane 20, which takes no part"):
+        launch(plain.get_function("shuffle_from_outside"))
+
+
+def test_lanes_at_different_operations(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"different operations.*a warp vote.*a warp shuffle"):
+        launch(plain.get_function("different_operations"))
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_overrun_of_dynamic_shared_memory(plain: RawModule, order: int) -> None:
+    with pytest.raises(KernelFault, match=r"past the end of dynamic shared.*byte 25[67] of 256"):
+        launch(plain.get_function("dynamic_overrun"), order=order)
+
+
+def test_overrun_of_dynamic_shared_memory_in_checked_mode(checked: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"byte 256 of 256 bytes of dynamic shared") as caught:
+        launch(checked.get_function("dynamic_overrun"))
+    assert caught.value.thread == (63, 0, 0)
+    assert caught.value.place == f"faults.cu:{line_of('d[threadIdx.x + 1] = threadIdx.x;')}"
+
+
+def test_overrun_of_static_shared_memory(checked: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"index 64 is outside an array of type") as caught:
+        launch(checked.get_function("static_overrun"))
+    assert caught.value.thread == (63, 0, 0)
+
+
+def test_overrun_of_the_last_static_array_meets_the_canary() -> None:
+    source = (
+        "__global__ void overrun(float* o) { __shared__ float s[64]; float* p = s;"
+        " p[threadIdx.x + 1] = 1; __syncthreads(); o[threadIdx.x] = s[threadIdx.x]; }"
+    )
+    kernel = RawModule(code=source).get_function("overrun")
+    with pytest.raises(KernelFault, match=r"past the end of static shared memory: byte 256 of 256"):
+        launch(kernel)
+
+
+@pytest.mark.parametrize("name", ["unwritten_dynamic", "unwritten_static"])
+def test_unwritten_shared_memory_is_nan(plain: RawModule, name: str) -> None:
+    out = launch(plain.get_function(name))
+    assert out[5].isnan()
+    assert torch.equal(out.nan_to_num(58.0), WANTED)
+
+
+@pytest.mark.parametrize("name", ["unwritten_dynamic", "unwritten_static"])
+def test_unwritten_shared_memory_is_named_where_asked_for(name: str) -> None:
+    module = RawModule(code=SOURCE, name="faults.cu", checked=Check.UNINITIALISED)
+    with pytest.raises(
+        KernelFault, match=r"no thread of this block has written; .*byte 20 of"
+    ) as found:
+        launch(module.get_function(name))
+    assert found.value.thread == (5, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("global_overrun", r"write of 4 bytes outside.*byte 256 of the 256 bytes of argument 0"),
+        ("global_underrun", r"read of 4 bytes outside.*byte -4 of the 256 bytes of argument 0"),
+        ("write_to_const", r"write of 4 bytes to memory that was given as const"),
+        ("wild_read", r"read of 4 bytes outside the memory"),
+    ],
+)
+def test_global_memory_is_watched(checked: RawModule, name: str, message: str) -> None:
+    with pytest.raises(KernelFault, match=message) as caught:
+        launch(checked.get_function(name))
+    assert caught.value.place == f"faults.cu:{line_of(f'void {name}(')}"
+
+
+def test_each_check_is_made_where_asked_for() -> None:
+    races = RawModule(code=SOURCE, name="faults.cu", checked=Check.RACES)
+    bounds = RawModule(code=SOURCE, name="faults.cu", checked=Check.BOUNDS)
+    held = torch.full((65,), -1.0)
+    races.get_function("global_overrun")((1,), (64,), (held[:64],))
+    assert held.tolist() == [-1.0] + [1.0] * 64
+    launch(bounds.get_function("missing_barrier"))
+    with pytest.raises(KernelFault, match="race"):
+        launch(races.get_function("missing_barrier"))
+
+
+def test_a_wild_read_is_a_report_even_in_plain_mode(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"not mapped|no memory can have"):
+        launch(plain.get_function("wild_read"))
+    assert torch.equal(launch(plain.get_function("clean")), WANTED)
+
+
+def test_misaligned_vector_access(checked: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"misaligned access: type.*float4.*multiple of 16"):
+        launch(checked.get_function("misaligned"))
+
+
+def test_overrun_of_a_local_array(checked: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"index 4 is outside an array of type 'float \[4\]'"):
+        launch(checked.get_function("local_overrun"))
+
+
+def test_copies_that_nobody_waited_for_are_nan(plain: RawModule) -> None:
+    data = WANTED.clone()
+    assert launch(plain.get_function("copy_without_wait"), data).isnan().all()
+    assert launch(plain.get_function("copy_waits_for_too_little"), data).isnan().all()
+
+
+def test_a_copy_without_barrier_shows_in_some_order(plain: RawModule, checked: RawModule) -> None:
+    data = WANTED.clone()
+    assert wrong_orders(plain.get_function("copy_without_barrier"), data)
+    with pytest.raises(KernelFault, match="race on shared memory"):
+        launch(checked.get_function("copy_without_barrier"), data)
+
+
+def test_copies_check_their_addresses(plain: RawModule, checked: RawModule) -> None:
+    data = torch.zeros(64)
+    with pytest.raises(KernelFault, match=r"addresses must be multiples of 16"):
+        launch(plain.get_function("copy_misaligned"), data)
+    with pytest.raises(KernelFault, match=r"byte 256 of the 256 bytes of argument 1"):
+        launch(checked.get_function("copy_past_the_end"), data)
+
+
+def test_ldmatrix_reads_shared_memory_only(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match="ldmatrix: the row is not in shared memory"):
+        launch(plain.get_function("ldmatrix_from_global"))
+
+
+def test_integer_division_by_zero(plain: RawModule) -> None:
+    out = torch.zeros(64, dtype=torch.int32)
+    with pytest.raises(KernelFault, match="integer division by zero"):
+        plain.get_function("division_by_zero")((1,), (1,), (out, np.int32(0)))
+
+
+def test_stack_overflow(plain: RawModule) -> None:
+    out = torch.zeros(64, dtype=torch.int32)
+    with pytest.raises(KernelFault, match="stack overflow"):
+        plain.get_function("stack_overflow")((1,), (1,), (out,))
+
+
+def test_a_trap_names_its_thread(plain: RawModule) -> None:
+    with pytest.raises(KernelFault, match="__trap") as caught:
+        launch(plain.get_function("trap"))
+    assert caught.value.thread == (3, 0, 0)
+    assert caught.value.place == f"faults.cu:{line_of('__trap()')}"
+
+
+def test_an_endless_loop_is_ended(plain: RawModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PAGEDATTN_SIMT_TIMEOUT", "1")
+    with pytest.raises(KernelFault, match="no end after 1 s of CPU time"):
+        plain.get_function("endless")((1,), (64,), (torch.zeros(64),))
+
+
+def test_the_process_goes_on_after_every_fault(plain: RawModule, checked: RawModule) -> None:
+    for module in (plain, checked):
+        for name in ("divergent_barrier", "half_warp_shuffles", "trap", "early_return"):
+            with pytest.raises(KernelFault):
+                launch(module.get_function(name))
+            assert torch.equal(launch(module.get_function("clean")), WANTED)
