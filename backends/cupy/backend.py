@@ -1,0 +1,104 @@
+"""CupyBackend: what the CUDA kernels serve."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from pagedattn.attention import AttentionBackend
+from pagedattn.backends.cupy.cost import facts
+from pagedattn.backends.cupy.heuristics import choose, shared_limit
+from pagedattn.backends.cupy.op import DTYPES, CupyOp
+from pagedattn.backends.cupy.work import phases, workspace
+from pagedattn.capabilities import Capabilities
+from pagedattn.device import DeviceInfo
+from pagedattn.errors import Refusal
+from pagedattn.spec import AttentionSpec, Graph, KVQuant, Layout, Limits, Mask
+
+__all__ = ["CupyBackend"]
+
+FLOATS = frozenset(d for d in DTYPES if d.itemsize > 1)
+OLDEST = (8, 0)
+MOST_DIMS = 576
+MOST_KV_HEADS = 65535
+"""The y axis of a grid."""
+
+
+class CupyBackend(AttentionBackend):
+    """Raw CUDA C++ for sm_80 and newer, compiled by NVRTC when an op is opened."""
+
+    name = "cupy"
+    op = CupyOp
+
+    def capabilities(self, device: DeviceInfo) -> Capabilities:
+        return Capabilities(
+            device={"cuda"},
+            group_size=None,
+            head_dim=range(1, MOST_DIMS + 1),
+            head_dim_v=range(1, MOST_DIMS + 1),
+            block_size=None,
+            dtype=FLOATS,
+            kv_dtype=frozenset(DTYPES),
+            out_dtype=FLOATS,
+            layout=frozenset(Layout),
+            mask=frozenset(Mask),
+            window=(True, True),
+            softcap=True,
+            sinks=True,
+            alibi=True,
+            return_lse=True,
+            shared_kv=True,
+            kv_quant=frozenset(KVQuant),
+            batch_invariant=True,
+            async_lengths=True,
+            graph=Graph.ANY,
+        )
+
+    def refuse(self, spec: AttentionSpec, device: DeviceInfo) -> Iterable[Refusal]:
+        return list(self._reasons(spec, device))
+
+    def _reasons(self, spec: AttentionSpec, device: DeviceInfo) -> Iterator[Refusal]:
+        if device.sm is not None and device.sm < OLDEST:
+            yield Refusal(
+                self.name,
+                "device",
+                str(device),
+                "sm80 and newer",
+                "the kernels use cp.async and bfloat16 tensor cores: choose another backend",
+            )
+        if spec.num_kv_heads > MOST_KV_HEADS:
+            yield Refusal(
+                self.name,
+                "num_kv_heads",
+                spec.num_kv_heads,
+                f"at most {MOST_KV_HEADS}",
+                "split the layer over several ops",
+            )
+        if spec.dtype in FLOATS and spec.kv_dtype in DTYPES and choose(spec, device, {}) is None:
+            yield Refusal(
+                self.name,
+                "head_dim",
+                f"{spec.head_dim}, head_dim_v {spec.head_dim_v} in {spec.dtype}",
+                f"tiles within {shared_limit(device)} bytes of shared memory",
+                "use a 16-bit dtype, or a device with more shared memory per block",
+            )
+
+    def workspace_bytes(self, spec: AttentionSpec, limits: Limits, device: DeviceInfo) -> int:
+        # Knobs may change the number of pieces: room for the most of each.
+        knobs = self.tunables(spec, device)
+        sizes = [0]
+        for tuning in ({}, {name: max(values) for name, values in knobs.items()}):
+            tuning = {**tuning, "split_keys": min(knobs["split_keys"])}
+            kernels = choose(spec, device, tuning)
+            if kernels is None:
+                continue
+            sizes.append(workspace(spec, phases(spec, limits, device, kernels, tuning)))
+        return max(sizes)
+
+    def tunables(self, spec: AttentionSpec, device: DeviceInfo) -> Mapping[str, Sequence[int]]:
+        """split_keys   fewest keys of a piece      waves   blocks wanted per multiprocessor
+        tile_rows    packed rows of a tile"""
+        return {"split_keys": (64, 128, 256, 512), "waves": (1, 2, 4), "tile_rows": (16, 32, 64)}
+
+    def describe(self, spec: AttentionSpec, device: DeviceInfo) -> Mapping[str, Any]:
+        return facts(spec, device)

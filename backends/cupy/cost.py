@@ -1,0 +1,44 @@
+"""What a spec costs on this backend, by arithmetic: kernels, bytes, FLOPs, blocks in flight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pagedattn.backends.cupy.heuristics import CTA_OVERHEAD, Kernel, choose, shared_limit
+from pagedattn.device import DeviceInfo
+from pagedattn.spec import AttentionSpec, KVQuant
+
+__all__ = ["facts"]
+
+MOST_BLOCKS = 16
+"""Of 128 threads that a multiprocessor holds (12 on sm_86, sm_89 and sm_120)."""
+
+
+def facts(spec: AttentionSpec, device: DeviceInfo) -> dict[str, Any]:
+    """For describe(). Intensity: FLOPs per byte of KV; below the device's ratio of peak FLOP/s to
+    bandwidth a kernel waits for memory."""
+    kernels = choose(spec, device, {})
+    if kernels is None:
+        return {}
+    width = spec.head_dim + (0 if spec.shared_kv else spec.head_dim_v)
+    per_token = width * spec.kv_dtype.itemsize
+    if spec.kv_quant is KVQuant.PER_TOKEN_HEAD:
+        per_token += 4 if spec.shared_kv else 8
+    flops = 2 * (spec.head_dim + spec.head_dim_v)
+    found: dict[str, Any] = {
+        "kv_bytes_per_token": per_token * spec.num_kv_heads,
+        "decode_flops_per_kv_byte": round(flops * spec.group_size / per_token, 1),
+        "splits_keys": not spec.batch_invariant,
+    }
+    if kernels.decode is not None:
+        found["decode"] = _shown(kernels.decode, device)
+    if kernels.tile is not None:
+        found["prefill" if kernels.decode else "decode and prefill"] = _shown(kernels.tile, device)
+        found["prefill_flops_per_kv_byte"] = round(flops * kernels.tile.rows / per_token, 1)
+    return found
+
+
+def _shown(kernel: Kernel, device: DeviceInfo) -> str:
+    total = shared_limit(device) + CTA_OVERHEAD
+    blocks = min(MOST_BLOCKS, total // (kernel.shared + CTA_OVERHEAD))
+    return f"{kernel.name}, {kernel.shared} bytes shared, {blocks} blocks per SM by shared memory"

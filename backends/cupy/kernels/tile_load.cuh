@@ -1,0 +1,122 @@
+// Bringing rows of q, K and V into shared memory as tiles of T, padded with zeros.
+//
+// A row takes `lanes` neighbouring lanes, 16 bytes a lane at a time. Keys outside [first, last) are
+// zero whatever the pool holds there: their weight is 0, and 0 * NaN would be NaN.
+#pragma once
+
+#include "async_copy.cuh"
+#include "masks.cuh"
+#include "paging.cuh"
+#include "types.cuh"
+
+// The lanes of a row of `vectors` vectors: a power of two, at most a warp.
+__device__ __forceinline__ int lanes_for(int vectors) {
+  return vectors <= 1 ? 1 : vectors > 16 ? 32 : 1 << (32 - __clz(vectors - 1));
+}
+
+// 16 numbers as T, to 16-q8 aligned shared memory.
+__device__ __forceinline__ void store_16(float* to, const float (&x)[16]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    reinterpret_cast<float4*>(to)[i] =
+        make_float4(x[4 * i], x[4 * i + 1], x[4 * i + 2], x[4 * i + 3]);
+}
+template <typename T> __device__ __forceinline__ void store_16(T* to, const float (&x)[16]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    uint4 words;
+    words.x = pack_pair(x[8 * i], x[8 * i + 1], T());
+    words.y = pack_pair(x[8 * i + 2], x[8 * i + 3], T());
+    words.z = pack_pair(x[8 * i + 4], x[8 * i + 5], T());
+    words.w = pack_pair(x[8 * i + 6], x[8 * i + 7], T());
+    reinterpret_cast<uint4*>(to)[i] = words;
+  }
+}
+
+// One row of `count` numbers at `from` (null: none), `padded` columns wide in shared memory.
+template <typename T>
+__device__ __forceinline__ void load_row(
+    T* to, const T* from, int width, int padded, int vectors, int lane, int lanes) {
+  constexpr int SIZE = 16 / sizeof(T);
+  for (int column = lane * SIZE; column < padded; column += lanes * SIZE) {
+    const int count = from ? min(max(width - column, 0), SIZE) : 0;
+    if (count == 0) {
+      *reinterpret_cast<uint4*>(to + column) = make_uint4(0u, 0u, 0u, 0u);
+    } else if (vectors) {
+      copy_async_16(to + column, from + column, count * (int)sizeof(T));
+    } else {
+#pragma unroll
+      for (int i = 0; i < SIZE; ++i) to[column + i] = i < count ? from[column + i] : T();
+    }
+  }
+}
+
+// The same from numbers of another dtype, `index` elements behind `base` (null: none), times
+// `scale`, rounded to T.
+template <typename T>
+__device__ __forceinline__ void load_converted_row(
+    T* to, const void* base, long long index, int dtype, float scale, int width, int padded,
+    int vectors, int lane, int lanes) {
+  for (int column = lane * 16; column < padded; column += lanes * 16) {
+    const int count = base ? min(max(width - column, 0), 16) : 0;
+    const long long at = index + column;
+    float x[16];
+    if (dtype >= INT8) {
+      const unsigned char* bytes = static_cast<const unsigned char*>(base) + at;
+      uint4 raw = make_uint4(0u, 0u, 0u, 0u);
+      if (vectors && count == 16) {
+        raw = *reinterpret_cast<const uint4*>(bytes);
+      } else if (count) {
+        unsigned words[4] = {0u, 0u, 0u, 0u};
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+          if (i < count) words[i / 4] |= (unsigned)bytes[i] << (i % 4 * 8);
+        raw = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+      unpack(raw, dtype, x, q8());
+    } else {
+#pragma unroll
+      for (int i = 0; i < 16; i += 4) {
+        float y[4];
+        load_4(base, at + i, count - i, dtype, vectors, y);
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[i + c] = y[c];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 16; ++i) x[i] *= scale;
+    store_16(to + column, x);
+  }
+}
+
+enum Which { KEYS, VALUES };
+
+// Keys [start, start + N) of a request into `to` [N, stride]. CONVERTED: the cache is not of T.
+template <typename T, bool CONVERTED, int N, Which WHICH>
+__device__ __forceinline__ void load_keys(
+    const AttentionParams& p, const int* table, int kv_head, T* to, int stride, int padded,
+    int start, int first, int last) {
+  const int width = WHICH == KEYS ? p.head_dim : p.head_dim_v;
+  const int vectors = WHICH == KEYS ? p.k_vectors : p.v_vectors;
+  const void* pool = WHICH == KEYS ? p.k : p.v;
+  constexpr int SIZE = CONVERTED ? 16 : 16 / sizeof(T);
+  const int lanes = lanes_for((padded + SIZE - 1) / SIZE);
+  const int lane = threadIdx.x % lanes;
+  for (int row = threadIdx.x / lanes; row < N; row += blockDim.x / lanes) {
+    const int key = start + row;
+    const bool live = key >= first && key < last;
+    Slot slot = {0, 0};
+    if (live) slot = slot_of(p, table, key);
+    const long long at = WHICH == KEYS ? k_index(p, slot, kv_head) : v_index(p, slot, kv_head);
+    if constexpr (CONVERTED) {
+      float scale = 1.f;
+      if (live && p.k_scale)
+        scale = WHICH == KEYS ? k_scale_at(p, slot, kv_head) : v_scale_at(p, slot, kv_head);
+      load_converted_row(to + row * stride, live ? pool : nullptr, at, p.kv_dtype, scale, width,
+                         padded, vectors, lane, lanes);
+    } else {
+      load_row(to + row * stride, live ? static_cast<const T*>(pool) + at : nullptr, width, padded,
+               vectors, lane, lanes);
+    }
+  }
+}
