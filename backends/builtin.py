@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pagedattn.backends.flash_attn.offers import flash_attn_offers
 from pagedattn.hooks import Offer, hookimpl
 
 
@@ -13,7 +14,24 @@ def pagedattn_backends() -> list[Offer]:
             "pagedattn.backends.reference:ReferenceBackend",
             summary="plain PyTorch, readable as the specification, every option; slow",
             priority=-100,
-        )
+        ),
+        Offer(
+            "triton",
+            "pagedattn.backends.triton.backend:TritonBackend",
+            summary="Triton kernels: split decode and unified prefill, every option",
+            requires=("triton",),
+            install="pip install 'pagedattn[triton]'",
+            priority=20,
+        ),
+        Offer(
+            "cupy",
+            "pagedattn.backends.cupy.backend:CupyBackend",
+            summary="CUDA C++ kernels compiled by NVRTC: split decode, tensor-core prefill",
+            requires=("cupy",),
+            install="pip install 'pagedattn[cupy]'",
+            priority=10,
+        ),
+        *flash_attn_offers(),
     ]
 
 

@@ -30,12 +30,13 @@ __all__ = ["new_handle", "run_node", "write_node"]
 _objects: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
-_LIBRARY = torch.library.Library("pagedattn", "DEF")
-_LIBRARY.define(
+_LIBRARY = torch.library.Library("pagedattn", "DEF")  # type: ignore[no-untyped-call]
+for _schema in (
     "run(Tensor op, Tensor plan, Tensor(a!) cache, Tensor q, Tensor(b!) out, Tensor(c!)? lse, "
-    "Tensor? sinks, Tensor? alibi_slopes) -> ()"
-)
-_LIBRARY.define("write(Tensor op, Tensor(a!) cache, Tensor k, Tensor? v, Tensor slots) -> ()")
+    "Tensor? sinks, Tensor? alibi_slopes) -> ()",
+    "write(Tensor op, Tensor(a!) cache, Tensor k, Tensor? v, Tensor slots) -> ()",
+):
+    _LIBRARY.define(_schema)  # type: ignore[no-untyped-call]
 
 
 def new_handle(of: object) -> Tensor:
@@ -106,5 +107,5 @@ def _nothing(*args: Tensor | None) -> None:
 
 
 for _name, _real in (("run", _run), ("write", _write)):
-    _LIBRARY.impl(_name, _real, "CompositeExplicitAutograd")
+    _LIBRARY.impl(_name, _real, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     torch.library.register_fake(f"pagedattn::{_name}", _nothing, lib=_LIBRARY)

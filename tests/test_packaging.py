@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+SOURCES = {".py", ".cu", ".cuh", ".h", ".cpp"}
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
 
 
@@ -22,12 +23,19 @@ def shipped_modules() -> dict[str, Path]:
     return found
 
 
-def test_every_folder_is_listed() -> None:
-    found = set()
+def shipped_files() -> dict[str, Path]:
+    """Sources in any language by their place in the wheel."""
+    found = {}
     for package, folder in CONFIG["package-dir"].items():
         for path in (ROOT / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                found.add(".".join((package, *path.parent.relative_to(ROOT / folder).parts)))
+            if path.suffix in SOURCES:
+                inner = path.relative_to(ROOT / folder)
+                found[f"{package.replace('.', '/')}/{inner}"] = path
+    return found
+
+
+def test_every_folder_is_listed() -> None:
+    found = {name.rpartition("/")[0].replace("/", ".") for name in shipped_files()}
     assert found == set(CONFIG["packages"])
 
 
@@ -49,9 +57,7 @@ def test_the_wheel_holds_every_module(tmp_path: Path) -> None:
     )
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    for module, path in shipped_modules().items():
-        package = module if path.name == "__init__.py" else module.rpartition(".")[0]
-        assert f"{package.replace('.', '/')}/{path.name}" in names
+    assert set(shipped_files()) <= names
     assert "pagedattn/py.typed" in names
 
 

@@ -37,13 +37,12 @@ def print_rows(rows: tuple[registry.Row, ...], as_json: bool) -> None:
         return
     several = len({row.kind for row in rows if row.kind is not None}) > 1
     print_table(
-        ["name", "state", "from", "what it is, or what to do"],
+        ["name", "state", "what it is, or what to do"],
         [
             [
                 escape(f"{row.name} ({row.kind})" if several and row.kind else row.name),
                 f"[{STATE_STYLE[row.state]}]{row.state}[/]",
-                escape(row.source),
-                escape(row.detail),
+                escape(row.detail) + f" [dim]({escape(row.source)})[/]",
             ]
             for row in rows
         ],
