@@ -6,20 +6,27 @@
 Every test runs with pools of several sizes: a cost that grows with them is not O(1). Sequences are
 prepared outside the timed region. `full`: every block that is not live holds a cached prefix, as
 after hours of serving, so that whoever wants a block must evict; `fresh`: nothing is cached.
+
+The same operations as a scheduler does them, side by side with vLLM's where it is installed:
+
+    pytest --pyargs pagedattn.benchmarks -k allocator_side
+        --benchmark-group-by=param:operation,param:full
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import pytest
 
 from pagedattn.allocator import BlockAllocator, Prefix
 from pagedattn.benchmarks.audit.contender import contenders
+from pagedattn.benchmarks.peer_allocator import BLOCK_SIZE, OPERATIONS, POOL, Operation, fill
+from pagedattn.benchmarks.peer_sides import Paged, peers
 
-BLOCK_SIZE = 16
 SIZES = {"1k": 1_024, "10k": 10_240, "100k": 102_400, "1m": 1_024_000}  # multiples of RUNNING
 RUNNING = 256
 STEPS = 32  # decode steps before the sequences are started again
@@ -49,6 +56,8 @@ class Pool:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """The allocator named by --allocator (default: paged), at every size."""
+    if "allocator" not in metafunc.fixturenames:
+        return
     chosen = metafunc.config.getoption("--allocator", default=None) or ["paged"]
     names = [chosen] if isinstance(chosen, str) else list(chosen)
     metafunc.parametrize("allocator", names)
@@ -137,3 +146,21 @@ def test_allocator_open_cached_prefix(benchmark: Any, pool: Pool) -> None:
         warmup_rounds=2,
     )
     assert set(hits) == {100 * BLOCK_SIZE}
+
+
+@pytest.mark.parametrize("name", ["paged", "vllm"])
+@pytest.mark.parametrize("full", [False, True], ids=["fresh", "full"])
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_allocator_side(benchmark: Any, name: str, operation: Operation, full: bool) -> None:
+    """One operation as a scheduler does it."""
+    kind = Paged if name == Paged.name else peers()[name]
+    if isinstance(kind, str):
+        pytest.skip(f"{name} is not to be had: {kind}")
+    if full and not operation.cache:
+        pytest.skip("without a prefix cache no pool is full of prefixes")
+    side, ids = kind(num_blocks=POOL, block_size=BLOCK_SIZE, cache=operation.cache), count()
+    if full:
+        fill(side, ids)
+    rounds = operation.make(side, ids)
+    benchmark.extra_info.update(what=operation.what, times=operation.times)
+    benchmark.pedantic(rounds.timed, setup=rounds.before, rounds=ROUNDS, warmup_rounds=2)

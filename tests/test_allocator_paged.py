@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
@@ -16,6 +17,7 @@ from pagedattn.allocator import (
     PrefixHit,
 )
 from pagedattn.backends.allocators import LRU, PagedAllocator
+from pagedattn.backends.allocators.contiguous import ContiguousExact, ContiguousMax, ContiguousPow2
 from pagedattn.errors import AllocatorError, OutOfBlocks, Unsupported
 
 
@@ -510,6 +512,126 @@ def test_a_refused_call_changes_nothing(call, error, message):
     assert blocks(a) == (7, 1, 0, 0)
 
 
+# -- large pools ---------------------------------------------------------------------------------
+
+
+def test_memory_is_for_blocks_in_use():
+    def used(num_blocks):
+        tracemalloc.start()
+        a = make(num_blocks=num_blocks)
+        empty = tracemalloc.get_traced_memory()[0]
+        prefill(a, 1, toks(4000))
+        full = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+        assert a.check() == []
+        return empty, full
+
+    used(1000)  # what is made once in the process
+    (small, small_full), (large, large_full) = used(1000), used(2**31)
+    assert large < small + 2000 < 50_000
+    assert large_full < 1.1 * small_full
+
+
+def test_the_largest_pool():
+    a = make(num_blocks=2**31, block_size=16)
+    a.open(1, [])
+    a.open(2, [])
+    first, second = a.append(1, 40), a.append(2, 40)
+    assert len({*first.blocks, *second.blocks}) == 6
+    assert second.slots == range(second.blocks[0] * 16, second.blocks[0] * 16 + 40)
+    assert second.blocks[0] > 2**28  # far from the first: both have room to grow
+    a.commit(1, toks(40))
+    assert blocks(a) == (2**31 - 6, 0, 6, 0)
+    assert a.resize(100) == second.blocks[-1] + 1
+    a.close(2)
+    assert a.resize(100) == 100
+    a.close(1)
+    assert blocks(a) == (98, 2, 0, 0)
+    assert a.resize(2**31) == 2**31
+    a.open(3, [])
+    with pytest.raises(OutOfBlocks) as info:
+        a.append(3, 2**40)
+    assert (info.value.needed, info.value.available) == (2**36, 2**31)
+    assert a.evict(5) == 2
+    assert blocks(a) == (2**31, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [(ContiguousMax, {}), (ContiguousPow2, {}), (ContiguousExact, {"lengths": lambda seq: 1000})],
+)
+def test_the_largest_address_space(kind, options):
+    a = kind(num_blocks=2**31, block_size=16, max_seq_len=1600, **options)
+    for seq in (1, 2):
+        a.open(seq, toks(40))
+        a.append(seq, 40)
+    assert not {*a.table(1)} & {*a.table(2)}
+    assert (a.stats().total, a.stats().live, a.check()) == (2**31, 6, [])
+
+
+# -- what hits go through ------------------------------------------------------------------------
+
+
+class Listening(LRU):
+    def __init__(self):
+        super().__init__()
+        self.hits = []
+
+    def hit(self, key):
+        self.hits.append(key)
+
+
+def test_a_bad_token_far_behind_hits_changes_nothing():
+    a = make(num_blocks=64, block_size=1, policy=Listening)
+    prefill(a, 1, toks(40))
+    before = a.stats()
+    with pytest.raises(ValueError, match="token ids must be integers"):
+        a.open(2, [*toks(40), 0.5, 1])
+    assert (a.stats(), a._policy.hits, a.check()) == (before, [], [])
+    assert a.open(2, [*toks(40), 1]).tokens == 40
+    assert len(a._policy.hits) == 40
+
+
+def test_each_of_three_copies_is_found():
+    a = make(block_size=2)
+    for seq in (1, 2, 3):
+        a.open(seq, [])
+        a.append(seq, 2)
+    for seq in (1, 2, 3):
+        a.commit(seq, [7, 8])
+    found = set()
+    for _ in range(3):
+        (block,) = a.open(4, [7, 8, 9]).blocks
+        found.add(block)
+        (owner,) = (seq for seq in (1, 2, 3) if a.table(seq) == (block,))
+        a.close(4)
+        a.truncate(owner, 1)
+        assert a.check() == []
+    assert found == {0, 1, 2}
+    assert a.open(4, [7, 8, 9]).tokens == 0
+
+
+def test_a_lone_holder_of_a_forked_block_writes_in_place_again():
+    a = make()
+    prefill(a, 1, toks(5))
+    a.append(1, 1)
+    a.commit(1, [5])
+    a.fork(1, 2)
+    assert a.append(1, 1).copies == (CopyOp(1, 2, 2),)
+    assert a.append(1, 1) == Grant(range(11, 12), 2, ())
+    assert a.append(2, 1) == Grant(range(6, 7), 2, ())
+    assert a.check() == []
+
+
+def test_without_a_prefix_cache_tokens_are_not_looked_at():
+    a = make(prefix_cache=False)
+    a.open(1, "prompt")
+    a.append(1, 6)
+    a.commit(1, "prompt")
+    a.fork(1, 2)
+    assert (a.length(2), a.check()) == (6, [])
+
+
 # -- check() -------------------------------------------------------------------------------------
 
 
@@ -524,7 +646,12 @@ def test_a_refused_call_changes_nothing(call, error, message):
         (lambda a: a._pool.room.remove(5), "stats-identity"),
         (lambda a: a._pool.room.length.__setitem__(3, 4), "free-list"),
         (lambda a: a._pool.staged.__setitem__(0, None), "free-list"),
-        (lambda a: setattr(a._pool, "live", 1), "stats-identity"),
+        (lambda a: a._pool.refs.pop(1), "stats-identity"),
+        (lambda a: setattr(a._pool, "reserved", 1), "stats-identity"),
+        (lambda a: setattr(a._pool, "reclaimable", 2), "stats-identity"),
+        (lambda a: a._pool.staged.__setitem__(5, None), "free-list"),
+        (lambda a: setattr(a._sequences[1], "spare", 1), "spare"),
+        (lambda a: a._pool.refs.__setitem__(1, 2), "spare"),
         (lambda a: a._policy.pop(), "policy"),
         (lambda a: a._sequences[1].table.pop(), "table-length"),
         (lambda a: a._sequences[1].table.__setitem__(1, 0), "table-ids"),
@@ -533,7 +660,7 @@ def test_a_refused_call_changes_nothing(call, error, message):
         (lambda a: setattr(a._sequences[1], "tail", b""), "content"),
         (lambda a: a._index.unpublish(0), "content"),
         (lambda a: a._index.hold(a._index.node_of[0]), "index"),
-        (lambda a: a._index.node_of[0].blocks.clear(), "index"),
+        (lambda a: setattr(a._index.node_of[0], "block", -1), "index"),
         (lambda a: a._index.nodes.clear(), "index"),
     ],
 )

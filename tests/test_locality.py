@@ -1,17 +1,14 @@
 """Where blocks lie: runs of free ids, and the tables that come of them after long churn."""
 
+import bisect
 import random
-from collections.abc import Callable
 
 import pytest
 
-from pagedattn.allocator import BlockAllocator
 from pagedattn.backends.allocators import PagedAllocator
-from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.runs import Runs
-from pagedattn.benchmarks.audit.contender import Contender
+from pagedattn.backends.allocators.starts import Starts
 from pagedattn.benchmarks.audit.generator import generate
-from pagedattn.benchmarks.audit.run import replay
 from pagedattn.benchmarks.audit.server import Server
 
 # -- runs ----------------------------------------------------------------------------------------
@@ -75,66 +72,50 @@ def test_runs_are_a_set(seed: int) -> None:
             assert length >= n or longest.bit_length() == length.bit_length()
 
 
+def test_cut_drops_the_end() -> None:
+    for end, left in (
+        (1, {0: 1}),
+        (4, {0: 3}),
+        (6, {0: 3, 5: 1}),
+        (7, {0: 3, 5: 2}),
+        (9, {0: 3, 5: 2}),
+    ):
+        runs = Runs()
+        runs.add(0, 3)
+        runs.add(5, 2)
+        runs.add(20, 4)
+        runs.cut(end)
+        assert (runs.length, len(runs)) == (left, sum(left.values()))
+        assert list(runs.problems()) == []
+
+
+@pytest.mark.parametrize("span", [100, 2**11, 2**22, 2**31])
+def test_starts_find_the_last_before(span: int) -> None:
+    rng, starts, model = random.Random(span), Starts(), list[int]()
+    near = [x for edge in (0, 2**11, 2**22, span) for x in range(edge - 2, edge + 2)]
+    for _ in range(2000):
+        i = rng.choice(near) if rng.random() < 0.3 else rng.randrange(span)
+        i = max(0, min(i, span - 1))
+        at = bisect.bisect_right(model, i)
+        assert starts.last(i) == (model[at - 1] if at else -1)
+        if at and model[at - 1] == i:
+            starts.remove(i)
+            model.remove(i)
+        else:
+            starts.add(i)
+            model.insert(at, i)
+    for i in model:
+        starts.remove(i)
+    assert starts.last(span - 1) == -1
+
+
 # -- tables --------------------------------------------------------------------------------------
 
 
-class Stack(Runs):
-    """The common free list: what came back last goes out first, block by block."""
-
-    last = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks: dict[int, None] = {}
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    def __iter__(self):
-        return iter(self.blocks)
-
-    def add(self, start: int, n: int = 1) -> None:
-        ids = range(start, start + n)
-        self.blocks.update(dict.fromkeys(reversed(ids) if self.last else ids))
-
-    def remove(self, start: int, n: int = 1) -> None:
-        del self.blocks[start]
-
-    def fit(self, n: int) -> tuple[int, int]:
-        return next(reversed(self.blocks) if self.last else iter(self.blocks)), 1
-
-
-class Queue(Stack):
-    """First in, first out, as the free queue of vLLM's block pool."""
-
-    last = False
-
-
-def over(free_list: type[Runs]) -> Callable[..., BlockAllocator]:
-    """The paged allocator with another free list, and without a cache, which would reorder it."""
-
-    class Pool(BlockPool):
-        _room_type = free_list
-
-        def stage(self, n: int, sequences: int) -> None:
-            return None
-
-    class Allocator(PagedAllocator):
-        _pool_type = Pool
-
-    return lambda **options: Allocator(
-        num_blocks=options["num_blocks"], block_size=options["block_size"], prefix_cache=False
-    )
-
-
-def paged(**options: int) -> BlockAllocator:
-    return PagedAllocator(num_blocks=options["num_blocks"], block_size=options["block_size"])
-
-
-def run_length(make: Callable[..., BlockAllocator], clients: int) -> float:
+def run_length(name: str, clients: int) -> float:
     """Of the tables of 600 requests, mean 1,300 tokens, in a pool of 32,768 tokens."""
     server = Server(num_blocks=2048, block_size=16, max_len=8192, unit=16, clients=clients)
-    row = replay(generate(600, seed=1), Contender("x", None, make), server)
+    row = replayed(generate(600, seed=1), server, name)
     assert row.failure == ""
     assert row.counts.completed + row.counts.refused == 600
     return row.run_length
@@ -142,9 +123,8 @@ def run_length(make: Callable[..., BlockAllocator], clients: int) -> float:
 
 @pytest.mark.parametrize("clients", [0, 8])
 def test_tables_keep_long_runs_under_churn(clients: int) -> None:
-    stack, queue = (run_length(over(kind), clients) for kind in (Stack, Queue))
-    ours = run_length(paged, clients)
-    assert ours > 2 * max(stack, queue)
+    lifo, queue, ours = (run_length(name, clients) for name in ("lifo", "queue", "paged"))
+    assert ours > 2 * max(lifo, queue)
     assert ours > 3
 
 

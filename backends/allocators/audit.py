@@ -44,6 +44,11 @@ def _sequences(
             yield "table-ids", f"{who}: {state.released} columns released, table {state.table}"
         if len(set(rest)) != len(rest):
             yield "table-ids", f"{who}: a block twice in {state.table}"
+        if state.spare:
+            last, left = rest[-1] if rest else -1, columns * size - state.length
+            alone = pool.refs[last] == 1 and last not in pool.pins and last not in index.node_of
+            if state.spare != left or not alone:
+                yield "spare", f"{who}: {state.spare} slots of block {last} are not its own"
         if not prefix_cache:
             continue
         full, partial = divmod(state.committed, size)
@@ -65,24 +70,25 @@ def _pool(
     refs = Counter(b for state in sequences.values() for b in state.table if b >= 0)
     pinned = Counter(b for blocks in pins.values() for b in blocks)
     yield from (("free-list", problem) for problem in pool.room.problems())
-    room = set(pool.room)
-    free = room - pool.staged.keys()
-    if not room >= pool.staged.keys():
-        yield "free-list", f"staged blocks {sorted(pool.staged.keys() - room)} are not in the room"
     states: Counter[str] = Counter()
-    for block in range(pool.total):
+    for block in {*refs, *pool.refs, *pinned, *pool.pins, *index.node_of}:
         if pool.refs[block] != refs[block]:
             yield "refcount", f"block {block}: {pool.refs[block]} for {refs[block]} tables"
         if pool.pins[block] != pinned[block]:
             yield "pins", f"block {block}: {pool.pins[block]} for {pinned[block]} pins"
-        if pinned[block] and index.node_of[block] is None:
+        if pinned[block] and block not in index.node_of:
             yield "pins", f"block {block} is pinned but cannot be found"
-        keyed = index.node_of[block] is not None
-        state = "live" if refs[block] else "reserved" if pinned[block] else "free"
-        state = "reclaimable" if state == "free" and keyed else state
+        state = "live" if refs[block] else "reserved" if pinned[block] else "reclaimable"
         states[state] += 1
-        if (state == "free") != (block in free):
-            yield "free-list", f"block {block} is {state} but the free list says otherwise"
+        if block in pool.staged and state != "reclaimable":
+            yield "free-list", f"block {block} is {state} but staged"
+        if (block in pool.room) != (block in pool.staged):
+            where = "among the staged" if block in pool.staged else "in the free list"
+            yield "free-list", f"block {block} is {state} but {where}"
+    # Nothing that is in use is free; with the number right as well, all the rest is.
+    states["free"] = pool.total - states.total()
+    if pool.free != states["free"]:
+        yield "free-list", f"{pool.free} blocks are in the free list, {states['free']} are free"
     counters = (("live", pool.live), ("reserved", pool.reserved), ("free", pool.free))
     for name, value in (*counters, ("reclaimable", pool.reclaimable)):
         if states[name] != value:
@@ -96,7 +102,7 @@ def _index(sequences: Mapping[int, SequenceState], index: PrefixIndex) -> Iterat
     nodes = list(index.nodes.values())
     users = Counter(id(node.parent) for node in nodes)
     users.update(id(state.tip) for state in sequences.values())
-    users.update(id(node) for node in index.node_of if node is not None)
+    users.update(id(node) for node in index.node_of.values())
     for node in (*nodes, *index.roots.values()):
         if node.users != users.pop(id(node), 0) or not node.users:
             yield "index", f"node at depth {node.depth} counts {node.users} users wrongly"
@@ -105,6 +111,6 @@ def _index(sequences: Mapping[int, SequenceState], index: PrefixIndex) -> Iterat
                 yield "index", f"block {block} is found by content that it does not hold"
     if users:
         yield "index", f"{len(users)} nodes are in use but not in the index"
-    for block, held in enumerate(index.node_of):
-        if held is not None and block not in held.blocks:
+    for block, held in index.node_of.items():
+        if held is None or block not in held.blocks:
             yield "index", f"block {block} is published but cannot be found"

@@ -28,14 +28,11 @@ class LRU(EvictionPolicy):
     def add(self, block: int, *, key: bytes, depth: int, priority: int) -> None:
         if block in self._priority:
             raise ValueError(f"block {block} was added twice without a remove() between")
+        self._priority[block] = priority
         queue = self._queues.get(priority)
         if queue is None:
-            queue = self._queues[priority] = OrderedDict()
-            heapq.heappush(self._heap, priority)
-            if len(self._heap) > 2 * len(self._queues) + 16:
-                self._heap = sorted(self._queues)
+            queue = self._start(priority)
         queue[block] = None
-        self._priority[block] = priority
 
     def remove(self, block: int) -> None:
         priority = self._priority.pop(block)
@@ -47,11 +44,20 @@ class LRU(EvictionPolicy):
     def pop(self) -> int:
         if not self._priority:
             raise IndexError("no reclaimable block")
-        while self._heap[0] not in self._queues:
+        while (queue := self._queues.get(self._heap[0])) is None:
             heapq.heappop(self._heap)
-        block = next(iter(self._queues[self._heap[0]]))
-        self.remove(block)
+        block, _ = queue.popitem(last=False)
+        del self._priority[block]
+        if not queue:
+            del self._queues[self._heap[0]]
         return block
 
     def __len__(self) -> int:
         return len(self._priority)
+
+    def _start(self, priority: int) -> OrderedDict[int, None]:
+        queue = self._queues[priority] = OrderedDict()
+        heapq.heappush(self._heap, priority)
+        if len(self._heap) > 2 * len(self._queues) + 16:
+            self._heap = sorted(self._queues)
+        return queue

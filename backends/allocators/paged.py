@@ -11,7 +11,7 @@ And eviction happens only when append needs a block and the free list has none.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from pagedattn.allocator import (
@@ -37,6 +37,7 @@ from pagedattn.errors import AllocatorError, OutOfBlocks
 __all__ = ["PagedAllocator"]
 
 _MAX_BLOCKS = 2**31  # block ids are int32 in block tables
+_PIECE = 16  # blocks of a prompt that are packed at once
 
 
 class PagedAllocator(BlockAllocator):
@@ -45,7 +46,8 @@ class PagedAllocator(BlockAllocator):
     num_blocks    blocks in the pool, ids 0 .. num_blocks - 1
     block_size    tokens per block
     policy        an EvictionPolicy of its own, or what makes one; default LRU
-    prefix_cache  False: nothing is found again, commit() only counts, pin() is refused
+    prefix_cache  False: nothing is found again, commit() only counts and looks at no token, pin()
+                  is refused
     hash_fn       names content in events; default SHA-256. Hits are exact whatever it returns.
 
     Blocks that only a pin holds (pinned, then closed) are counted as `reserved`.
@@ -72,7 +74,7 @@ class PagedAllocator(BlockAllocator):
             raise ValueError(f"hash_fn must map bytes to bytes, not {hash_fn!r}")
         self._policy = eviction_policy(policy)
         self._prefix_cache = prefix_cache
-        self._index = self._index_type(self.num_blocks, self.block_size, hash_fn)
+        self._index = self._index_type(self.block_size, hash_fn)
         self._pool = self._pool_type(self.num_blocks, self._policy, self._index)
         self._sequences: dict[int, SequenceState] = {}
         self._pins: dict[int, list[int]] = {}  # sequence id -> pinned blocks, in column order
@@ -99,21 +101,22 @@ class PagedAllocator(BlockAllocator):
         if not isinstance(namespace, bytes):
             raise ValueError(f"sequence {seq}: namespace must be bytes, not {namespace!r}")
         priority = integer("priority", priority)
-        tip, size = self._index.root(namespace), self.block_size
-        table: list[int] = []
+        tip = self._index.root(namespace)
+        found: list[Node] = []
         if self._prefix_cache:
-            # One token at least is left to compute: its logits are wanted.
-            for start in range(0, len(tokens) - size, size):
-                node = self._index.find(tip, pack(tokens[start : start + size]))
-                if node is None or not node.blocks:
+            for packed in self._lookup(tokens):
+                node = self._index.find(tip, packed)
+                if node is None or node.block < 0:
                     break
-                table.append(next(iter(node.blocks)))
+                found.append(node)
                 tip = node
+        table = [node.block for node in found]
+        for node in found:
+            self._policy.hit(node.key)
         for block in table:
-            self._policy.hit(self._key_of(block))
             self._pool.share(block, priority)
         self._index.hold(tip)
-        hit = len(table) * size
+        hit = len(table) * self.block_size
         self._sequences[seq] = SequenceState(
             table=table, length=hit, committed=hit, tip=tip, tail=b"", priority=priority
         )
@@ -123,25 +126,26 @@ class PagedAllocator(BlockAllocator):
 
     def commit(self, seq: int, tokens: Sequence[int]) -> None:
         state = self._state(seq)
-        if state.committed + len(tokens) > state.length:
+        committed = state.committed + len(tokens)
+        if committed > state.length:
             raise AllocatorError(
                 f"sequence {seq}: commit of {len(tokens)} tokens after {state.committed} exceeds "
                 f"the {state.length} that were appended; append first"
             )
-        packed = state.tail + pack(tokens)
-        state.committed += len(tokens)
         if self._prefix_cache:
-            full = self.block_size * TOKEN_BYTES
+            packed, full = state.tail + pack(tokens), self.block_size * TOKEN_BYTES
             if len(packed) >= full:
-                for start in range(0, len(packed) - full + 1, full):
+                end = len(packed) - len(packed) % full
+                for start in range(0, end, full):
                     self._publish_next(state, packed[start : start + full])
-                packed = packed[len(packed) - len(packed) % full :]
+                packed = packed[end:]
             state.tail = packed
+        state.committed = committed
 
     def close(self, seq: int) -> None:
         state = self._state(seq)
         del self._sequences[seq]
-        self._drop_columns(state.table)
+        self._drop_columns(state.table[state.released :])
         self._index.drop(state.tip)
 
     def fork(self, parent: int, child: int, length: int | None = None) -> None:
@@ -153,6 +157,7 @@ class PagedAllocator(BlockAllocator):
             f"fork of sequence {parent}: length", length, kept, state.committed, "its committed"
         )
         tip, tail = self._cut_content(state, length)
+        state.spare = 0  # the last block may have two holders now
         table = state.table[: self._columns(length)]
         for block in table[state.released :]:
             self._pool.share(block, state.priority)
@@ -180,7 +185,8 @@ class PagedAllocator(BlockAllocator):
         if needed > self._pool.available:
             raise OutOfBlocks(needed, self._pool.available)
         # Blocks are evicted for the call as a whole, so that a policy that fails changes nothing.
-        self._pool.stage(needed, len(self._sequences))
+        if needed:
+            self._pool.stage(needed, len(self._sequences))
         return {seq: self._grow(seq, n, copy=seq in copying) for seq, n in wants.items()}
 
     def can_append(self, wants: Mapping[int, int]) -> bool:
@@ -192,6 +198,7 @@ class PagedAllocator(BlockAllocator):
         length = integer(f"truncate of sequence {seq}: length", length, kept, state.length, "its")
         if length == state.length:
             return
+        state.spare = 0
         columns = self._columns(length)
         self._drop_columns(state.table[columns:])
         del state.table[columns:]
@@ -298,6 +305,17 @@ class PagedAllocator(BlockAllocator):
     def _columns(self, length: int) -> int:
         return -(-length // self.block_size)
 
+    def _lookup(self, tokens: Sequence[int]) -> Iterator[bytes]:
+        """The full blocks of a prompt, packed, without its last token: its logits are wanted.
+
+        A prompt is packed piece by piece, as far as its blocks are found."""
+        end = (len(tokens) - 1) // self.block_size * self.block_size
+        width, step = self.block_size * TOKEN_BYTES, self.block_size * _PIECE
+        for start in range(0, end, step):
+            piece = pack(tokens[start : min(start + step, end)])
+            for at in range(0, len(piece), width):
+                yield piece[at : at + width]
+
     def _plan(self, wants: Mapping[int, int]) -> tuple[int, set[int]]:
         """Blocks that append_many(wants) takes, and the sequences that copy their last block.
 
@@ -310,12 +328,14 @@ class PagedAllocator(BlockAllocator):
             n = count
             if type(n) is not int or n < 0:  # the message costs more than the rest
                 n = integer(f"append to sequence {seq}: count", count, 0)
+            if n <= state.spare:
+                continue
             length, slots = state.length, len(state.table) * size
             if length + n > slots:
                 needed += -(-(length + n - slots) // size)
             if n and length < slots:
                 last = state.table[-1]
-                if (refs[last] > 1 or pins[last]) and self._pool.shared(last, gone.get(last, 0)):
+                if (refs[last] > 1 or last in pins) and self._pool.shared(last, gone.get(last, 0)):
                     gone[last] = gone.get(last, 0) + 1
                     copying.add(seq)
         return needed + len(copying), copying
@@ -324,14 +344,14 @@ class PagedAllocator(BlockAllocator):
         """Slots for n tokens; the free list has enough blocks."""
         state, size = self._state(seq), self.block_size
         n = operator.index(n)
-        column, start = len(state.table), state.length
-        if n and not copy and start + n <= column * size:  # the last block has room
-            block = state.table[-1]
-            if self._index.node_of[block] is not None:
-                self._unpublish(block)
+        column, start, spare = len(state.table), state.length, state.spare
+        if 0 < n <= spare:
             state.length += n
-            slot = block * size + start % size
+            state.spare -= n
+            slot = (state.table[-1] + 1) * size - spare
             return Grant(range(slot, slot + n), column, ())
+        if not n:
+            return Grant(range(0), column, ())
         copies: tuple[CopyOp, ...] = ()
         if blocks := self._columns(start + n) - column + copy:
             last = state.table[-1] if column else -1
@@ -342,9 +362,10 @@ class PagedAllocator(BlockAllocator):
                 copies = (CopyOp(old, taken[0], start % size),)
                 self._pool.drop((old,))
             state.table += taken
-        if n and start % size and not copy:
+        if start % size and not copy:
             self._unpublish(state.table[start // size])
         state.length += n
+        state.spare = len(state.table) * size - state.length
         return Grant(
             _slots(state.table[start // size :], start % size, n, size),
             column,
@@ -353,16 +374,17 @@ class PagedAllocator(BlockAllocator):
         )
 
     def _publish_next(self, state: SequenceState, tokens: bytes) -> None:
-        node = self._index.child(state.tip, tokens)
-        self._index.hold(node)
-        self._index.drop(state.tip)
+        tip = state.tip
+        node = self._index.child(tip, tokens)
+        node.users += 1  # the end of the sequence moves on from `tip`, which the node now holds
+        tip.users -= 1
         state.tip = node
         block = state.table[node.depth]
         if block >= 0:
             self._index.publish(block, node)
 
     def _unpublish(self, block: int) -> None:
-        if self._index.node_of[block] is not None:
+        if block in self._index.node_of:
             self._index.unpublish(block)
 
     def _cut_content(self, state: SequenceState, length: int) -> tuple[Node, bytes]:
@@ -372,12 +394,7 @@ class PagedAllocator(BlockAllocator):
 
     def _drop_columns(self, blocks: Sequence[int]) -> None:
         # Deepest first: the policy keeps the heads of prefixes, and the free list stays ascending.
-        self._pool.drop([block for block in reversed(blocks) if block >= 0])
-
-    def _key_of(self, block: int) -> bytes:
-        node = self._index.node_of[block]
-        assert node is not None, f"block {block} was found but is not published"
-        return node.key
+        self._pool.drop(blocks[::-1])
 
 
 def _slots(blocks: list[int], offset: int, n: int, size: int) -> Sequence[int]:

@@ -15,12 +15,14 @@ are the room from which sequences are served: there is a choice, so that tables 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import ClassVar
 
 from pagedattn.allocator import EvictionPolicy
-from pagedattn.backends.allocators.prefix import Node, PrefixIndex
+from pagedattn.backends.allocators.prefix import PrefixIndex
 from pagedattn.backends.allocators.runs import Runs
+from pagedattn.backends.allocators.sparse import Counts
 from pagedattn.errors import AllocatorError
 
 __all__ = ["BlockPool"]
@@ -30,24 +32,27 @@ _ROOMY = 6  # blocks of room for each open sequence, from which on sequences kee
 
 
 class BlockPool:
-    """States of all blocks. Every operation is O(1) per block plus the policy's own cost."""
+    """States of all blocks. Every operation is O(1) per block plus the policy's own cost; memory
+    is for the blocks that are in use, whatever the size of the pool."""
 
     _room_type: ClassVar[type[Runs]] = Runs
 
     def __init__(self, num_blocks: int, policy: EvictionPolicy, index: PrefixIndex) -> None:
+        self.total = num_blocks
         self.policy, self.index = policy, index
-        self.refs = [0] * num_blocks  # tables that hold the block
-        self.pins = [0] * num_blocks
-        self.priority = [0] * num_blocks  # highest of those that held the block since it was free
-        self.live = self.reserved = self.reclaimable = self.evicted = 0
-        self.staged: dict[int, None] = {}  # in the policy's order
+        self.refs = Counts()  # tables that hold the block: the live ones only
+        self.pins = Counts()
+        self.priority = Counts()  # highest of those that held the block since it was free
+        self.reserved = self.reclaimable = self.evicted = 0
+        self.staged = OrderedDict[int, None]()  # in the policy's order
         self._staged_priority: int = 0  # of the blocks that are staged beyond need
-        self._cached: dict[int, int] = {}  # by priority: blocks that the policy has
+        # Blocks that the policy has, by priority; those of priority 0 are all the others.
+        self._ranked, self._ranked_in_all = Counts(), 0
         self._free_all()
 
     @property
-    def total(self) -> int:
-        """Blocks in the pool."""
+    def live(self) -> int:
+        """Blocks in tables."""
         return len(self.refs)
 
     @property
@@ -74,11 +79,11 @@ class BlockPool:
                 if len(found) >= short and (
                     len(found) >= short + choice
                     or not alike
-                    or self._staged_priority not in self._cached
+                    or not self._has(self._staged_priority)
                 ):
                     break
                 block = self._pop()
-                priority = self.priority[block]
+                priority = self.priority.get(block, 0)
                 alike = alike and (not self.staged or priority == self._staged_priority)
                 self._staged_priority = priority
                 self.staged[block] = None
@@ -99,14 +104,14 @@ class BlockPool:
             blocks += range(start, start + length)
             n -= length
             after = start + length - 1
-        staged, refs, priorities = self.staged, self.refs, self.priority
-        for block in blocks:
-            if staged and block in staged:
-                del staged[block]
-                self._forget(block)
-            refs[block] = 1
-            priorities[block] = priority
-        self.live += len(blocks)
+        if staged := self.staged:
+            for block in blocks:
+                if block in staged:
+                    del staged[block]
+                    self._forget(block)
+        self.refs.update(dict.fromkeys(blocks, 1))
+        if priority:
+            self.priority.update(dict.fromkeys(blocks, priority))
         return blocks
 
     def _place(self, n: int, share: int) -> tuple[int, int]:
@@ -124,30 +129,38 @@ class BlockPool:
 
     def share(self, block: int, priority: int) -> None:
         """One more table holds `block`, which is live, reserved or reclaimable."""
-        if self.refs[block] == 0:
-            if self.pins[block]:
+        holders = self.refs.get(block, 0)
+        if not holders:
+            if block in self.pins:
                 self.reserved -= 1
             else:
                 self._keep(block)
                 self.reclaimable -= 1
-            self.live += 1
-        self.refs[block] += 1
-        self.priority[block] = max(self.priority[block], priority)
+        self.refs[block] = holders + 1
+        if priority > self.priority.get(block, 0):
+            self.priority[block] = priority
 
     def drop(self, blocks: Sequence[int]) -> None:
         """One table less holds each of `blocks`, the deepest of which comes first."""
+        refs, pins, node_of = self.refs, self.pins, self.index.node_of
         freed: list[int] = []
         for block in blocks:
-            self.refs[block] -= 1
-            if self.refs[block] == 0:
-                self.live -= 1
-                if self.pins[block]:
-                    self.reserved += 1
-                elif self.index.node_of[block] is None:
-                    freed.append(block)
-                else:
-                    self._retire(block)
-        self.room.add_all(freed)
+            holders = refs[block]
+            if holders > 1:
+                refs[block] = holders - 1
+                continue
+            refs.pop(block, None)
+            if block in pins:
+                self.reserved += 1
+            elif block in node_of:
+                self._retire(block)
+            else:
+                freed.append(block)
+        if freed:
+            if self.priority:
+                for block in freed:
+                    self.priority.pop(block, None)
+            self.room.add_all(freed)
 
     def pin(self, block: int) -> None:
         """Keep a live, published block published."""
@@ -156,13 +169,15 @@ class BlockPool:
     def unpin(self, block: int) -> None:
         """Undo one pin()."""
         self.pins[block] -= 1
-        if self.pins[block] == 0 and self.refs[block] == 0:
-            self.reserved -= 1
-            self._retire(block)
+        if not self.pins[block]:
+            del self.pins[block]
+            if block not in self.refs:
+                self.reserved -= 1
+                self._retire(block)
 
     def shared(self, block: int, gone: int = 0) -> bool:
         """Whether someone else would miss what a holder overwrites, `gone` holders having left."""
-        return self.refs[block] - gone > 1 or self.pins[block] > 0
+        return self.refs[block] - gone > 1 or block in self.pins
 
     def evict(self, n: int) -> int:
         """Free up to n reclaimable blocks; returns how many."""
@@ -178,28 +193,25 @@ class BlockPool:
         return count
 
     def resize(self, num_blocks: int) -> int:
-        """Grow, or shrink down to the last held block; returns the new total."""
-        held = (b for b in range(self.total - 1, -1, -1) if self.refs[b] or self.pins[b])
-        new, old = max(num_blocks, next(held, -1) + 1), self.total
-        for block in range(new, old):
-            if self._is_reclaimable(block):
-                self._keep(block)
-                self._forget(block)
-            else:
-                self.room.remove(block)
+        """Grow, or shrink down to the last held block; returns the new total. O(blocks in use)."""
+        held = max(max(self.refs, default=-1), max(self.pins, default=-1))
+        new, old = max(num_blocks, held + 1), self.total
+        for block in sorted(block for block in self.index.node_of if block >= new):
+            self._keep(block)
+            self._forget(block)
         if new > old:
             self.room.add(old, new - old)
-        for counts in (self.refs, self.pins, self.priority):
-            del counts[new:]
-            counts.extend([0] * (new - old))
-        self.index.resize(new)
+        else:
+            self.room.cut(new)
+        self.total = new
         return new
 
     def clear(self) -> None:
         """Every block is free; no table may hold one. Pins are forgotten."""
         self.policy.clear()
         self.index.clear()
-        self.pins = [0] * self.total
+        self.pins.clear()
+        self.priority.clear()
         self.reserved = self.reclaimable = 0
         self.staged.clear()
         self._free_all()
@@ -207,11 +219,12 @@ class BlockPool:
     def _free_all(self) -> None:
         self.room = self._room_type()
         self.room.add(0, self.total)
-        self._cached.clear()
+        self._ranked.clear()
+        self._ranked_in_all = 0
 
     def _pop(self) -> int:
         block = self.policy.pop()
-        if not 0 <= block < self.total or not self._is_reclaimable(block) or block in self.staged:
+        if block in self.staged or not self._is_reclaimable(block):
             raise AllocatorError(
                 f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
                 "given or which was taken from it: the policy is broken"
@@ -220,38 +233,43 @@ class BlockPool:
         return block
 
     def _is_reclaimable(self, block: int) -> bool:
-        held = self.refs[block] or self.pins[block]
-        return not held and self.index.node_of[block] is not None
+        held = block in self.refs or block in self.pins
+        return not held and block in self.index.node_of
 
     def _retire(self, block: int) -> None:
         """A published block that nobody holds any more is reclaimable."""
-        node = self.index.node_of[block]
-        assert node is not None, f"block {block} is pinned but not published"
-        priority = self.priority[block]
+        node, priority = self.index.node_of[block], self.priority.get(block, 0)
+        assert node is not None, f"block {block} is not published"
         if self.staged and priority < self._staged_priority:
             self._unstage()
-        self._give(block, node, priority)
         self.reclaimable += 1
+        if priority:
+            self._ranked[priority] += 1
+            self._ranked_in_all += 1
+        self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
 
     def _unstage(self) -> None:
         """The policy gets back what is staged: it outlives a block that came after it."""
-        for block in self.staged:
-            node = self.index.node_of[block]
-            assert node is not None, f"block {block} is staged but not published"
-            self.room.remove(block)
-            self._give(block, node, self.priority[block])
+        blocks = list(self.staged)
         self.staged.clear()
+        self.reclaimable -= len(blocks)
+        for block in blocks:
+            self.room.remove(block)
+            self._retire(block)
 
-    def _give(self, block: int, node: Node, priority: int) -> None:
-        self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
-        self._cached[priority] = self._cached.get(priority, 0) + 1
+    def _has(self, priority: int) -> bool:
+        """Whether the policy has a block of that priority."""
+        if priority:
+            return priority in self._ranked
+        return self.reclaimable - len(self.staged) > self._ranked_in_all
 
     def _gone(self, block: int) -> None:
         """The policy has one block less."""
-        priority = self.priority[block]
-        self._cached[priority] -= 1
-        if not self._cached[priority]:
-            del self._cached[priority]
+        if priority := self.priority.get(block, 0):
+            self._ranked[priority] -= 1
+            self._ranked_in_all -= 1
+            if not self._ranked[priority]:
+                del self._ranked[priority]
 
     def _keep(self, block: int) -> None:
         """A reclaimable block is not up for eviction any more."""
@@ -264,5 +282,6 @@ class BlockPool:
 
     def _forget(self, block: int) -> None:
         self.index.unpublish(block)
+        self.priority.pop(block, None)
         self.reclaimable -= 1
         self.evicted += 1

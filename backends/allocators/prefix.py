@@ -7,11 +7,11 @@ for events and policies, is a chained hash: equal in every process.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import sys
 from array import array
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 
 from pagedattn.allocator import Event, EventKind
 
@@ -40,30 +40,44 @@ class Node:
     tokens   the block's tokens, packed; for a root the namespace
     depth    index of the block in its chain; -1 for a root
     key      chained hash; b"" for a root
-    blocks   the blocks that hold this content (an ordered set)
+    block    a block that holds this content; -1: there is none
+    more     further blocks that hold it, where there are any
     users    how many blocks, children and sequence ends refer to the node; at 0 it is forgotten
     """
 
-    __slots__ = ("blocks", "depth", "key", "parent", "tokens", "users")
+    __slots__ = ("block", "depth", "key", "more", "parent", "tokens", "users")
 
     def __init__(self, parent: Node | None, tokens: bytes, key: bytes) -> None:
         self.parent, self.tokens, self.key = parent, tokens, key
         self.depth: int = -1 if parent is None else parent.depth + 1
-        self.blocks: dict[int, None] = {}
+        self.block = -1
+        self.more: dict[int, None] | None = None
         self.users = 0
+
+    @property
+    def blocks(self) -> tuple[int, ...]:
+        """All blocks that hold this content."""
+        return () if self.block < 0 else (self.block, *(self.more or ()))
+
+
+class _Published(dict[int, "Node | None"]):
+    """The node of each published block, None for any other."""
+
+    __slots__ = ()
+
+    def __missing__(self, block: int) -> None:
+        return None
 
 
 class PrefixIndex:
     """Nodes by parent and tokens, the node of every published block, and the log of changes."""
 
-    def __init__(
-        self, num_blocks: int, block_size: int, hash_fn: Callable[[bytes], bytes] | None
-    ) -> None:
+    def __init__(self, block_size: int, hash_fn: Callable[[bytes], bytes] | None) -> None:
         self.block_size = block_size
-        self.node_of: list[Node | None] = [None] * num_blocks
+        self.node_of = _Published()
         self.roots: dict[bytes, Node] = {}
         self.nodes: dict[tuple[Node, bytes], Node] = {}
-        self._hash = hash_fn or (lambda data: hashlib.sha256(data).digest())
+        self._hash = hash_fn or _sha256
         # None: it grew too long while nobody drained it.
         self._events: list[tuple[EventKind, int, Node | None]] | None = []
 
@@ -85,11 +99,11 @@ class PrefixIndex:
         return self.nodes.get((parent, tokens))
 
     def child(self, parent: Node, tokens: bytes) -> Node:
-        """The same, made when missing."""
+        """The same, made when missing; the index knows `parent`."""
         node = self.find(parent, tokens)
         if node is None:
             node = self.nodes[parent, tokens] = Node(parent, tokens, self.key(parent, tokens))
-            self.hold(parent)
+            parent.users += 1
         return node
 
     def rewind(self, tip: Node, tail: bytes, tokens: int) -> tuple[Node, bytes]:
@@ -108,7 +122,7 @@ class PrefixIndex:
     def drop(self, node: Node) -> None:
         """One user less; the last one forgets the node, and with it its hold on its parent."""
         node.users -= 1
-        while node.users == 0:
+        while not node.users:
             if node.parent is None:
                 del self.roots[node.tokens]
                 return
@@ -120,31 +134,35 @@ class PrefixIndex:
 
     def publish(self, block: int, node: Node) -> None:
         """`block` holds the content of `node` and may be found from now on."""
-        self.hold(node)
+        node.users += 1
         self.node_of[block] = node
-        node.blocks[block] = None
+        if node.block < 0:
+            node.block = block
+        elif node.more is None:
+            node.more = {block: None}
+        else:
+            node.more[block] = None
         self._log(EventKind.STORED, block, node)
 
     def unpublish(self, block: int) -> None:
         """`block` will be overwritten: nobody may find it any more."""
-        node = self.node_of[block]
+        node = self.node_of.pop(block, None)
         assert node is not None, f"block {block} is not published"
-        self.node_of[block] = None
-        del node.blocks[block]
+        if not node.more:
+            node.block = -1
+        elif node.block == block:
+            node.block = node.more.popitem()[0]
+        else:
+            del node.more[block]
         self._log(EventKind.REMOVED, block, node)
         self.drop(node)
 
     def clear(self) -> None:
         """Forget all content; no sequence may be open."""
-        self.node_of = [None] * len(self.node_of)
+        self.node_of.clear()
         self.roots.clear()
         self.nodes.clear()
         self._events = [(EventKind.CLEARED, -1, None)]
-
-    def resize(self, num_blocks: int) -> None:
-        """Blocks from `num_blocks` on are gone (and were unpublished) or new."""
-        del self.node_of[num_blocks:]
-        self.node_of.extend([None] * (num_blocks - len(self.node_of)))
 
     # -- events ------------------------------------------------------------------------------
 
@@ -152,8 +170,8 @@ class PrefixIndex:
         """The log since the last call; CLEARED and the present state when it grew too long."""
         events, self._events = self._events, []
         if events is None:
-            stored = [(EventKind.STORED, b, n) for b, n in enumerate(self.node_of) if n is not None]
-            stored.sort(key=lambda item: item[2].depth)
+            stored = [(EventKind.STORED, b, n) for b, n in self.node_of.items() if n is not None]
+            stored.sort(key=lambda item: (item[2].depth, item[1]))
             events = [(EventKind.CLEARED, -1, None), *stored]
         return [
             Event(kind) if node is None else Event(kind, block, node.key, _key(node.parent))
@@ -165,6 +183,10 @@ class PrefixIndex:
             self._events.append((kind, block, node))
             if len(self._events) > len(self.node_of) + 4096:
                 self._events = None
+
+
+def _sha256(data: bytes) -> bytes:
+    return sha256(data).digest()
 
 
 def _key(node: Node | None) -> bytes:

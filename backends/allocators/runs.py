@@ -1,19 +1,19 @@
 """Free block ids as runs of adjacent ones: what a sequence gets next lies beside what it has.
 
 A run is kept by its first id, in a class of runs of like length (k: 2**(k-1) <= length < 2**k),
-and in a bitmap of first ids of two levels, in which the run around any id is found. Every
-operation costs a few dictionary and word operations, whatever the size of the pool; runs merge
-with their neighbours as soon as these come back.
+and in a set of first ids in which the run around any id is found. Every operation costs a few
+dictionary and word operations, whatever the size of the pool; runs merge with their neighbours as
+soon as these come back.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-__all__ = ["Runs"]
+from pagedattn.backends.allocators.starts import Starts
 
-_BITS = 10  # ids of one word of the bitmap: 2**_BITS
-_MASK = (1 << _BITS) - 1
+__all__ = ["Runs"]
 
 
 class Runs:
@@ -21,17 +21,17 @@ class Runs:
 
     def __init__(self) -> None:
         self.length: dict[int, int] = {}  # by first id
-        self._classes: list[dict[int, None]] = [{} for _ in range(33)]
+        # Ordered, because the first of many is asked for and taken out again and again.
+        self._classes = [OrderedDict[int, None]() for _ in range(33)]
         self._present = 0  # bit k: class k has a run
-        self._words: dict[int, int] = {}  # bit i of word w: a run starts at w * 2**_BITS + i
-        self._summary = 0  # bit w: word w is there
+        self._starts = Starts()
         self._count = 0
 
     def __len__(self) -> int:
         return self._count
 
     def __contains__(self, block: int) -> bool:
-        start = self._around(block)
+        start = self._starts.last(block)
         return start >= 0 and block < start + self.length[start]
 
     def __iter__(self) -> Iterator[int]:
@@ -45,7 +45,7 @@ class Runs:
         if after is not None:
             self._delete(start + n, after)
             n += after
-        before = self._around(start)
+        before = self._starts.last(start)
         if before >= 0:
             length = self.length[before]
             if before + length == start:
@@ -70,16 +70,26 @@ class Runs:
 
     def remove(self, start: int, n: int = 1) -> None:
         """n ids from `start` on, all of which are in one run."""
-        first = self._around(start)
-        length = self.length[first]
         self._count -= n
-        rest = first + length - start - n
-        if start == first:
-            self._delete(first, length)
+        length = self.length.get(start)
+        if length is not None:
+            self._delete(start, length)
+            rest = length - n
         else:
+            first = self._starts.last(start)
+            length = self.length[first]
             self._resize(first, length, start - first)
+            rest = first + length - start - n
         if rest:
             self._insert(start + n, rest)
+
+    def cut(self, end: int) -> None:
+        """Ids from `end` >= 1 on leave the set; O(runs)."""
+        first = self._starts.last(end - 1)
+        if first >= 0 and first + self.length[first] > end:
+            self.remove(end, first + self.length[first] - end)
+        for start in [start for start in self.length if start >= end]:
+            self.remove(start, self.length[start])
 
     def fit(self, n: int) -> tuple[int, int]:
         """(start, length) of a run of at least n ids, of a small class that has one; else of the
@@ -107,45 +117,24 @@ class Runs:
             end = start + self.length[start]
             if start not in self._classes[self.length[start].bit_length()]:
                 yield f"the run from block {start} on is in the wrong class"
-            if self._around(start) != start:
-                yield f"the run from block {start} on is not in the bitmap"
+            if self._starts.last(start) != start:
+                yield f"the run from block {start} on is not among the starts"
         if sum(self.length.values()) != self._count:
             yield f"{self._count} blocks are counted, {sum(self.length.values())} are in runs"
 
     # -- inside --------------------------------------------------------------------------------
-
-    def _around(self, block: int) -> int:
-        """First id of the last run that starts at or before `block`; -1: there is none."""
-        w = block >> _BITS
-        word = self._words.get(w, 0) & ((2 << (block & _MASK)) - 1)
-        if not word:
-            w = (self._summary & ((1 << w) - 1)).bit_length() - 1
-            if w < 0:
-                return -1
-            word = self._words[w]
-        return (w << _BITS) + word.bit_length() - 1
 
     def _insert(self, start: int, n: int) -> None:
         self.length[start] = n
         k = n.bit_length()
         self._classes[k][start] = None
         self._present |= 1 << k
-        w = start >> _BITS
-        word = self._words.get(w, 0)
-        if not word:
-            self._summary |= 1 << w
-        self._words[w] = word | 1 << (start & _MASK)
+        self._starts.add(start)
 
     def _delete(self, start: int, n: int) -> None:
         del self.length[start]
         self._leave(start, n.bit_length())
-        w = start >> _BITS
-        word = self._words[w] ^ 1 << (start & _MASK)
-        if word:
-            self._words[w] = word
-        else:
-            del self._words[w]
-            self._summary ^= 1 << w
+        self._starts.remove(start)
 
     def _resize(self, start: int, old: int, new: int) -> None:
         self.length[start] = new

@@ -15,6 +15,8 @@ class SequenceState:
 
     table      block ids; the first `released` columns hold -1
     length     tokens with slots, of which the first `committed` are written
+    spare      tokens that fit into the last block without a question: it is in no other table, not
+               pinned and not published; 0 where that is not known
     tip, tail  the committed content: node of the last full block (or the root of the namespace)
                and the packed tokens after it; without a prefix cache the root and b""
     """
@@ -26,3 +28,4 @@ class SequenceState:
     tail: bytes
     priority: int
     released: int = 0
+    spare: int = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pagedattn.backends.allocators.sparse import Counts
+
 __all__ = ["AddressSpace"]
 
 
@@ -11,15 +13,16 @@ class AddressSpace:
     """Blocks 0 .. total - 1, each in one extent or in one hole; holes are as large as they can be.
 
     A tournament tree over the start positions holds the length of the hole that starts there (0:
-    none does), so that the lowest hole that is large enough is found in O(log total). Every call
-    but holes() is O(log total), largest is O(1). Which holes there are follows from what is taken
+    none does), so that the lowest hole that is large enough is found in O(log total). It is stored
+    where it is not 0: memory is O(holes * log total). Every call but holes() is O(log total),
+    largest is O(1). Which holes there are follows from what is taken
     alone: undoing calls in reverse order restores the space exactly.
     """
 
     def __init__(self, total: int) -> None:
         self.total = self.free = total
         self._leaves = 1 << (total - 1).bit_length()
-        self._tree = [0] * (2 * self._leaves)
+        self._tree = Counts()
         self._start_of: dict[int, int] = {}  # end of a hole (exclusive) -> its start
         self._add(0, total)
 
@@ -74,11 +77,9 @@ class AddressSpace:
         self._add(start, end + after)
 
     def holes(self) -> Iterator[tuple[int, int]]:
-        """(start, length) of every hole; O(total)."""
-        for start in range(self.total):
-            length = self._tree[self._leaves + start]
-            if length:
-                yield start, length
+        """(start, length) of every hole in ascending order."""
+        for start in sorted(self._start_of.values()):
+            yield start, self._tree[self._leaves + start]
 
     def _carve(self, start: int, n: int) -> None:
         length = self._tree[self._leaves + start]
@@ -111,10 +112,14 @@ class AddressSpace:
 
     def _set(self, start: int, length: int) -> None:
         tree, i = self._tree, self._leaves + start
-        tree[i] = length
-        while i > 1:
-            largest = max(tree[i], tree[i ^ 1])
-            i //= 2
-            if tree[i] == largest:
+        while True:
+            if length:
+                tree[i] = length
+            else:
+                tree.pop(i, None)
+            if i == 1:
                 return
-            tree[i] = largest
+            length = max(length, tree.get(i ^ 1, 0))
+            i //= 2
+            if tree.get(i, 0) == length:
+                return

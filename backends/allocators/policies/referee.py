@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict
 
 from pagedattn.allocator import EvictionPolicy
+from pagedattn.backends.allocators.policies.history import Release
 
 __all__ = ["Referee"]
 
@@ -30,36 +31,21 @@ class Referee:
     def __init__(self, model: EvictionPolicy) -> None:
         self.model_leads = False
         self._model, self._lru = _Paper(model), _Recent()
-        self._run: list[bytes] = []  # of one release, deepest first
-        self._next = -1  # depth that continues it
-        self._found = 0  # blocks of it that were found in the real pool
         self._room = 0.0
         self._won = 0  # hits of the model beyond LRU's since it was last behind, or is followed
         self._peak = 0  # highest of that since it is followed
         self._squares = 0  # of the gains that make up `_won`
         self._proof = _PROOF  # standard deviations that it must win to be followed
 
-    def meet(self, key: bytes, depth: int, *, found: bool, blocks: int) -> None:
-        """The block of `key` was released. found: by a lookup, in the real pool; blocks: held
-        there now."""
-        if depth != self._next:
-            self._settle()
-        self._run.append(key)
-        self._found += found
-        self._next = depth - 1
+    def judge(self, release: Release, *, blocks: int) -> None:
+        """Serve a release that has ended to both; `blocks` are held in the real pool now."""
         # The pool may have shrunk: forget slowly what it once held.
-        self._room = max(blocks, self._room - self._room / 65_536)
-
-    def _settle(self) -> None:
-        """Serve the release that has ended to both, and judge."""
-        # No chain has a key twice, but two releases may look like one.
-        run, self._run = list(dict.fromkeys(self._run)), []
-        found, self._found = self._found, 0
-        room = int(self._room)
+        self._room = max(blocks, self._room * (1 - len(release.keys) / 65_536))
+        run, room = list(release.keys), int(self._room)
         if len(run) > room:
             return
-        model, lru = self._model.serve(run, self._next + 1, room), self._lru.serve(run, room)
-        gain = (found if self.model_leads else model) - lru
+        model, lru = self._model.serve(run, release.depth, room), self._lru.serve(run, room)
+        gain = (release.found if self.model_leads else model) - lru
         self._won += gain
         if not self.model_leads:
             if self._won <= 0:
