@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from pagedattn.conformance.known import Known, apply_known, read_known
 from pagedattn.conformance.markdown import to_markdown
 from pagedattn.conformance.quick import quick
 from pagedattn.conformance.report import Run, print_run, shown_failures, to_json
-from pagedattn.conformance.runner import judge_case, run_cases
+from pagedattn.conformance.runner import run_cases, shrunk
 from pagedattn.conformance.settings import using
 from pagedattn.conformance.subjects import Subject, cases_of, resolve
 from pagedattn.errors import NotReady, PagedAttnError
@@ -164,13 +164,7 @@ def _explained(
     by_id = {case.id: case for case in cases}
     better = {}
     for failed in shown_failures(results):
-        with using(seed=seed, shrink=True):
-            again = judge_case(made, by_id[failed.case])
-        if again.outcome is Outcome.FAILED:
-            better[failed.case] = replace(failed, detail=again.detail)
-        else:
-            note = f"\n  the outcome varies: run once more, the case {again.outcome.value}"
-            better[failed.case] = replace(failed, detail=failed.detail + note)
+        better[failed.case] = shrunk(made, by_id[failed.case], failed, seed=seed)
     return [better.get(result.case, result) for result in results]
 
 

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pagedattn.conformance.subjects import Subject
 
 PROPERTY = "pagedattn"
+TO_SHRINK: pytest.StashKey[list[int]] = pytest.StashKey()
+MOST_SHRUNK = 20
+"""Failures that are shrunk by each process: a backend that fails everywhere is not searched for
+minutes."""
 COLLECTED: pytest.StashKey[dict[str, Subject]] = pytest.StashKey()
 WHAT_TO_PASS = (
     "pagedattn.conformance judges what it is given: pass --backend NAME or --allocator NAME "
@@ -40,37 +44,67 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--pagedattn-device", default="cpu", metavar="DEVICE", help="where backends are judged"
     )
     group.addoption(
+        "--pagedattn-seed",
+        default=0,
+        type=_seed,
+        metavar="N",
+        help="other contents under the same case ids; 0: the usual ones",
+    )
+    group.addoption(
         "--pagedattn-json", metavar="FILE", help="write every outcome of the conformance suite"
     )
 
 
+def _seed(text: str) -> int:
+    """Raises ValueError, which argparse reports."""
+    seed = int(text)
+    if seed < 0:
+        raise ValueError(text)
+    return seed
+
+
 @dataclass(frozen=True)
 class BoundCase:
-    """A case and the subject that it judges."""
+    """A case and the subject that it judges.
+
+    named  the subject is registered, so that the command line knows it too
+    """
 
     subject: Subject
     case: Case
+    named: bool
 
     @property
     def id(self) -> str:
         return f"{self.subject.name}-{self.case.id}"
 
     def judge(self, node: pytest.Item) -> None:
-        """Run the case: failed and not run fail the test, declined skips it with the reasons."""
+        """Run the case: failed and not run fail the test, declined skips it with the reasons. A
+        failure is shown with the smallest input that was found to fail."""
         __tracebackhide__ = True
         from pagedattn.conformance.case import NotRun, Outcome, Result
-        from pagedattn.conformance.runner import judge_case
+        from pagedattn.conformance.runner import judge_case, shrunk
+        from pagedattn.conformance.settings import using
         from pagedattn.errors import NotReady
 
+        seed: int = node.config.getoption("--pagedattn-seed")
+        left = node.config.stash.setdefault(TO_SHRINK, [MOST_SHRUNK])
         try:
-            result = judge_case(self.subject.make(), self.case)
+            made = self.subject.make()
+            with using(seed=seed):
+                result = judge_case(made, self.case)
+            if result.outcome is Outcome.FAILED and left[0]:
+                left[0] -= 1
+                result = shrunk(made, self.case, result, seed=seed)
         except (NotRun, NotReady) as error:
             result = Result(self.case.id, self.case.rule, Outcome.NOT_RUN, 0.0, str(error))
         node.user_properties.append((PROPERTY, _packed(self.subject, result)))
         if result.outcome is Outcome.DECLINED:
             pytest.skip(f"declined: {result.detail}")
         if result.outcome is not Outcome.PASSED:
-            command = self.subject.command(self.case.id)
+            command = f"pytest '{node.nodeid}'" + (f" --pagedattn-seed {seed}" if seed else "")
+            if self.named:
+                command = self.subject.command(self.case.id, seed=seed)
             pytest.fail(
                 f"{result.outcome.value}: {result.detail}\n"
                 f"rule: docs/SPEC.md#{result.rule}\nreproduce: {command}",
@@ -89,7 +123,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
     try:
         subjects = _subjects(metafunc)
-        bound = [BoundCase(s, case) for s in subjects for case in cases_of(s.kind)]
+        own = getattr(metafunc.cls, "backend", "")
+        named = isinstance(own, str)
+        bound = [BoundCase(s, case, named) for s in subjects for case in cases_of(s.kind)]
     except PagedAttnError as error:
         raise pytest.Collector.CollectError(str(error)) from None
     collected = metafunc.config.stash.setdefault(COLLECTED, {})
@@ -176,6 +212,7 @@ def _runs(reporter: pytest.TerminalReporter) -> list[Run]:
                     )
                 )
     runs = []
+    seed: int = reporter.config.getoption("--pagedattn-seed")
     for (name, kind_value, version, device), results in found.items():
         kind = Kind(kind_value)
         subject = Subject(name, kind, version, device, dict)
@@ -183,7 +220,7 @@ def _runs(reporter: pytest.TerminalReporter) -> list[Run]:
         subject = (reporter.config.stash.get(COLLECTED, None) or {}).get(subject.label, subject)
         total = len(cases_of(kind))
         part = f"{len(results)} of {total} cases" if len(results) != total else ""
-        runs.append(Run(subject, results, part))
+        runs.append(Run(subject, results, part, seed=seed))
     return runs
 
 

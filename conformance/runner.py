@@ -6,12 +6,13 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pagedattn.conformance.case import Case, CaseFailure, Declined, NotRun, Outcome, Result
+from pagedattn.conformance.settings import using
 
-__all__ = ["Verdict", "judge_case", "run_cases", "verdict"]
+__all__ = ["Verdict", "judge_case", "run_cases", "shrunk", "verdict"]
 
 CORE_MAY_DECLINE = frozenset({"max_query_len"})
 """The required core holds for decode alone when a backend declares a max_query_len."""
@@ -42,6 +43,17 @@ def judge_case(subject: Any, case: Case) -> Result:
     except Exception as error:  # the plugin border: a crash is a failure, with its place
         return result(Outcome.FAILED, _crash(error))
     return result(Outcome.PASSED, measures=dict(measures or {}))
+
+
+def shrunk(subject: Any, case: Case, failed: Result, *, seed: int) -> Result:
+    """`failed` with the detail of the smallest input found that fails too: the case is run once
+    more, which says so when it does not fail again."""
+    with using(seed=seed, shrink=True):
+        again = judge_case(subject, case)
+    if again.outcome is Outcome.FAILED:
+        return replace(failed, detail=again.detail)
+    note = f"\n  the outcome varies: run once more, the case {again.outcome.value}"
+    return replace(failed, detail=failed.detail + note)
 
 
 def run_cases(

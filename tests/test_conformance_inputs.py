@@ -77,6 +77,21 @@ def test_table_holds_garbage_where_nobody_looks():
     assert windowed.tables[0][:2] == [None, None]
 
 
+def test_bytes_between_trees_belong_to_nobody():
+    tree = content(mask=pa.Mask.TREE)
+    packed, apart = (place(tree, CPU, Placing(tree_gap=gap)).batch for gap in (0, 3))
+    assert packed.tree_indptr.tolist() == [0, 1, 3, 3]
+    assert apart.tree_indptr.tolist() == [0, 4, 9, 9]
+    assert apart.tree_mask[[0, 4, 5]].tolist() == packed.tree_mask.tolist()
+    assert apart.tree_mask[[1, 2, 3, 6, 7, 8]].tolist() == [255] * 6
+
+
+def test_a_placing_says_what_is_unusual():
+    assert repr(Placing(seed=4)) == "Placing(seed=4)"
+    unusual = Placing(poison=Poison.NAN, storage=Storage.GAPS, filler=-1)
+    assert repr(unusual) == "Placing(seed=0, poison=NAN, storage=GAPS, filler=-1)"
+
+
 def test_placement_orders():
     ids = {o: place(content(), CPU, Placing(seed=2, order=o)).batch.block_table for o in Order}
     assert ids[Order.ASCENDING][0, :2].tolist() == [0, 1]
@@ -167,6 +182,26 @@ def test_acceptable_is_strict_but_for_the_middle():
     assert quant.acceptable(x, one, torch.int8, codes).tolist() == [True, True, True, True]
     wrong = torch.tensor([4, 5, 5, 126], dtype=torch.int8).view(torch.uint8)
     assert not quant.acceptable(x, one, torch.int8, wrong).any()
+
+
+def test_an_exact_tie_has_one_answer():
+    one = torch.tensor(1.0)
+    x = torch.tensor([2.5, 2.5, -3.5])
+    codes = torch.tensor([2, 3, -4], dtype=torch.int8).view(torch.uint8)
+    assert quant.acceptable(x, one, torch.int8, codes).all()
+    assert quant.acceptable(x, one, torch.int8, codes, exact=True).tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_middles_are_ties_that_16_bits_hold(dtype):
+    middles = quant.middles(dtype)
+    assert torch.equal(middles, middles.bfloat16().float())
+    up, down = (
+        quant.decode(quant.encode(middles * (1 + d), torch.tensor(1.0), dtype), dtype)
+        for d in (1e-4, -1e-4)
+    )
+    assert torch.equal((up + down) / 2, middles.double())
+    assert bool((up != down).all())
 
 
 def test_token_scales():

@@ -1,5 +1,6 @@
 """`pagedattn matrix`, emulated backends in it, and the generated documents."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -10,11 +11,13 @@ import typer
 from typer.testing import CliRunner
 
 from pagedattn.backends.reference import ReferenceBackend
+from pagedattn.conformance.allocator import ALLOCATOR_CASES
 from pagedattn.conformance.attention import ATTENTION_CASES
 from pagedattn.conformance.case import Kind, Outcome, Result
-from pagedattn.conformance.coverage import ELSEWHERE, to_markdown as coverage
+from pagedattn.conformance.coverage import ENGINE_TESTS, to_markdown as coverage
 from pagedattn.conformance.faults import FAULTS
 from pagedattn.conformance.hooks import pagedattn_commands
+from pagedattn.conformance.mutants import ALLOCATOR_MUTANTS, ATTENTION_MUTANTS
 from pagedattn.conformance.report import Run, to_json
 from pagedattn.conformance.runner import run_cases
 from pagedattn.conformance.subjects import Subject, of_backend
@@ -100,13 +103,23 @@ def test_bad_files_are_named(run, stored, tmp_path):
 # -- generated documents -------------------------------------------------------------------------
 
 
-def test_every_fault_has_a_case_or_a_reason():
+def test_every_fault_has_a_case_and_a_planted_bug():
     text = coverage()
-    assert "not yet" not in text
-    assert set(ELSEWHERE) <= set(FAULTS)
     assert len(FAULTS) == 98
+    cases = {fault for case in (*ATTENTION_CASES, *ALLOCATOR_CASES) for fault in case.faults}
+    mutants = (*ATTENTION_MUTANTS.values(), *ALLOCATOR_MUTANTS.values())
+    assert set(FAULTS) == cases
+    assert set(FAULTS) == {fault for mutant in mutants for fault in mutant.faults}
     for fault in FAULTS.values():
         assert f"| {fault.id} | {fault.text} |" in text
+
+
+def test_the_engines_tests_that_are_named_exist():
+    assert set(ENGINE_TESTS) <= set(FAULTS)
+    for named in ENGINE_TESTS.values():
+        path, _, test = named.partition("::")
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, named
 
 
 def test_the_checked_in_coverage_is_what_is_generated():

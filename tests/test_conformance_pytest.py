@@ -98,12 +98,35 @@ def test_subclasses_in_a_strangers_repository(pytester, run):
         [
             "*failed: *read kv heads*",
             "*rule: docs/SPEC.md#gqa*",
-            "*reproduce: pagedattn check heads-interleaved -k gqa/mapping*",
+            "*reproduce: pytest '*::TestMutant::test_case[[]heads-interleaved-gqa/mapping[]]'",
         ]
     )
     result.stdout.fnmatch_lines(["*declined: *softcap=2.0 is not supported*"])
     result.stdout.fnmatch_lines(["*CONFORMS IN PART: reference (cpu): 1 passed, 1 declined*"])
     result.stdout.fnmatch_lines(["DOES NOT CONFORM: heads-interleaved (cpu): 0 passed*"])
+
+
+def test_a_seed_and_the_smallest_input(pytester, run):
+    """Under pytest as on the command line: the seed reaches the cases and the reproducing command,
+    a failure shows the smallest step, a searched one the smallest example."""
+    pytester.makepyfile(SUBCLASS.replace("heads-interleaved", "own-key-missing"))
+    chosen = "Mutant and (core/mixed/dim-64/group-1 or random/plain/decode)"
+    result = run("-k", chosen, "--pagedattn-seed", "5", "--pagedattn-json", "a.json")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*batch: query_lens [[]1[]], seq_lens [[]1[]]",
+            "*shrunk from: query_lens [[]1, 6, 0, 1, 16[]], seq_lens [[]32, 19, 0, 1, 33[]]",
+            "*reproduce: pytest '*group-1[]]' --pagedattn-seed 5",
+            "*smallest example: Ragged(requests=((1, 1),), values=0, spread=1.0, placing=*",
+        ]
+    )
+    assert json.loads((pytester.path / "a.json").read_text())["runs"][0]["seed"] == 5
+
+
+def test_a_seed_is_a_number(run):
+    result = run("--pyargs", "pagedattn.conformance", "--pagedattn-seed", "-1")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
 def test_all_declined_is_a_failure(pytester, run):
@@ -128,9 +151,11 @@ def test_a_class_without_a_subject(pytester, run):
     result.stdout.fnmatch_lines(["*TestNothing must set `backend` or `allocator`*"])
 
 
-def test_with_xdist_the_verdict_is_still_printed(run):
+def test_with_xdist_the_verdict_is_still_printed(pytester, run):
     result = run(
-        "-n", "1", "--pyargs", "pagedattn.conformance", "--backend", "reference", "-k", CASES
-    )
+        "-n", "1", "--pyargs", "pagedattn.conformance", "--backend", "reference", "-k", CASES,
+        "--pagedattn-seed", "3", "--pagedattn-json", "a.json",
+    )  # fmt: skip
     assert result.ret == 0
+    assert json.loads((pytester.path / "a.json").read_text())["runs"][0]["seed"] == 3
     result.stdout.fnmatch_lines(["CONFORMS IN PART: reference * (cpu): 2 passed*"])

@@ -76,6 +76,11 @@ IMPOSSIBLE = {
     (("phase", "tree"), ("alibi", "alibi")),
     (("mask", "causal"), ("window", "both")),
     (("softcap", "cap"), ("alibi", "alibi")),
+    *(
+        (("quant", quant), ("cache", cache))
+        for quant in pairs.AXES["quant"][1:]
+        for cache in pairs.AXES["cache"][1:]
+    ),
 }
 
 

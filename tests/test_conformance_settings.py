@@ -7,6 +7,8 @@ from pagedattn.conformance.allocator import ALLOCATOR_CASES
 from pagedattn.conformance.areas import area_of
 from pagedattn.conformance.attention import ATTENTION_CASES, AttentionSubject
 from pagedattn.conformance.attention.content import Content
+from pagedattn.conformance.attention.placing import Placing, Storage
+from pagedattn.conformance.attention.remedies import remedy
 from pagedattn.conformance.attention.shrink import MOST_ATTEMPTS, MOST_KEYS, smallest
 from pagedattn.conformance.case import CaseFailure
 from pagedattn.conformance.mutants import ATTENTION_MUTANTS
@@ -109,3 +111,35 @@ def test_a_shrunk_failure_keeps_the_guess_and_fits_a_screen(mutant, id, words):
     assert "batch: query_lens [1], seq_lens [" in text
     assert "shrunk from: query_lens" in text
     assert len(text.splitlines()) <= 12
+
+
+@pytest.mark.parametrize(
+    ("mutant", "id", "words"),
+    [
+        ("kv-stride-recomputed", "memory/kv-interleaved/decode", "the pools are contiguous"),
+        ("q-contiguous", "memory/q-fused/decode", "q is contiguous"),
+        ("out-contiguous", "memory/out-fused/decode", "out is contiguous"),
+        ("zero-times-nan-v", "poison/nan/decode", "slots that nobody owns hold 0"),
+        ("blocks-in-sequence", "length/many-requests", "blocks lie one behind the other"),
+        ("table-flat", "table/strided", "the table is contiguous"),
+        ("tree-bytes-packed", "tree/gaps", "no bytes lie between the trees"),
+        ("host-lengths", "async/bound-plus-1/decode", "seq_lens_host equals seq_lens"),
+    ],
+)
+def test_a_failure_says_in_which_memory_the_step_is_right(mutant, id, words):
+    case = next(case for case in ATTENTION_CASES if case.id == id)
+    subject = AttentionSubject(ATTENTION_MUTANTS[mutant].make(), torch.device("cpu"))
+    with pytest.raises(CaseFailure) as failure, using(shrink=True):
+        case.run(subject)
+    text = str(failure.value)
+    assert f"  right when {words}" in text
+    assert len(text.splitlines()) <= 12
+
+
+def test_no_remedy_is_named_where_none_helps():
+    tried = []
+    placing = Placing(seed=3, storage=Storage.GAPS, padding_rows=2)
+    assert remedy(placing, lambda tamer: tried.append(tamer) or False) == ""
+    assert placing not in tried
+    assert {t.storage for t in tried} == {Storage.PLAIN, Storage.GAPS}
+    assert remedy(placing, lambda tamer: tamer.padding_rows == 0).startswith("right when q and out")

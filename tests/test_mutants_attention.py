@@ -7,6 +7,7 @@ from pagedattn.conformance.attention import ATTENTION_CASES, AttentionSubject
 from pagedattn.conformance.case import Outcome
 from pagedattn.conformance.mutants import ATTENTION_MUTANTS
 from pagedattn.conformance.mutants.honest import HonestBackend
+from pagedattn.conformance.mutants.launch_bugs import MadeUpGpuBackend
 from pagedattn.conformance.runner import judge_case, run_cases, verdict
 
 CASES = {case.id: case for case in ATTENTION_CASES}
@@ -137,10 +138,76 @@ KILLED_BY = {
     "memory-kept": ("launch/temporaries",),
     "graph-on-a-cpu": ("launch/graph",),
     "state-from-an-earlier-batch": ("random/plain/decode", "end-to-end/plain"),
-    "window-and-alibi": ("pairs/f16-d80-g5-b8-nhd-decode-causal-left-alibi-lse-e4m3-head",),
-    "odd-blocks-of-hnd": ("pairs/bf16-d80-g7-b5-hnd-prefill-full-left-alibi-lse-int8-head",),
+    "window-and-alibi": ("together/window+alibi",),
+    "odd-blocks-of-hnd": ("pairs/bf16-d80-g7-b5-hnd-prefill-full-left-alibi-lse-int8-head-outf32",),
     "range-overstated": ("honesty/edges-head-dim",),
     "range-understated": ("honesty/edges-block-size",),
+    # options that are lost beside others
+    "window-lost-with-softcap": ("together/window+softcap",),
+    "window-lost-with-8-bit": ("together/window+int8-token-head",),
+    "alibi-lost-with-window": ("together/window+alibi",),
+    "alibi-lost-with-8-bit": ("together/alibi+int8-token-head", "together/alibi+fp8-head"),
+    "tree-lost-with-8-bit": ("together/tree+int8-token-head",),
+    "softcap-lost-with-8-bit": ("together/softcap+fp8-head",),
+    "softcap-lost-with-tree": ("together/softcap+tree",),
+    "softcap-lost-with-sinks": ("together/softcap+sinks",),
+    "sinks-lost-with-tree": ("together/sinks+tree",),
+    "sinks-lost-with-alibi": ("together/sinks+alibi",),
+    "sinks-lost-with-window": ("together/window+sinks",),
+    "8-bit-lost-with-alibi": ("together/alibi+fp8-head",),
+    "softcap-lost-with-full": ("together/softcap+full",),
+    "sinks-lost-with-full": ("together/sinks+full",),
+    "window-lost-with-many-keys": ("long/with-window",),
+    "softcap-lost-with-many-keys": ("long/with-softcap",),
+    "sinks-lost-with-many-keys": ("long/with-sinks",),
+    "alibi-lost-with-many-keys": ("long/with-alibi",),
+    "8-bit-lost-with-many-keys": ("long/with-int8-token-head", "long/with-fp8-head"),
+    "lse-lost-with-many-keys": ("long/with-lse",),
+    # rounding
+    "out-rounded-twice": ("dtype/bfloat16-rounded-once",),
+    "lse-rounded-twice": ("lse/bfloat16-rounded-once",),
+    "kv-rounded-to-q": ("dtype/bfloat16-as-stored", "range/wide-keys"),
+    "kv-bits-as-q": ("dtype/bfloat16-over-float16",),
+    "slopes-in-bfloat16": ("alibi/any-slopes",),
+    "slopes-assumed": ("alibi/any-slopes",),
+    "softcap-by-exp": ("softcap/far-above-1",),
+    "v-scale-of-k": ("quant/int8/per-tensor/decode",),
+    "scale-of-the-block": ("quant/int8/per-token-head/decode",),
+    "int8-half-up": ("write/int8/per-tensor/ties", "write/int8/per-head/ties"),
+    "scale-of-the-step": ("write/int8/per-tensor/normal",),
+    "write-cuts-bits": ("write/float32-into-bfloat16",),
+    # what is remembered, and untidy metadata
+    "first-cache-for-ever": ("plans/layers/plain",),
+    "first-scales-for-ever": ("plans/layers/int8-tensor", "plans/layers/int8-head"),
+    "reads-what-it-wrote": ("step/copy/plain",),
+    "first-sinks-for-ever": ("plans/layers/sinks",),
+    "spec-on-the-backend": ("plans/two-ops",),
+    "slots-remembered": ("write/in-place",),
+    "rows-of-the-first-plan": ("into/other-rows",),
+    "schedule-in-scratch": ("plans/scratch",),
+    "rowless-requests-read": ("table/no-rows",),
+    "one-table-by-first-block": ("table/shared-prefix",),
+    "tree-bytes-packed": ("tree/gaps",),
+    "tree-columns-unshifted": ("tree/more-rows-than-keys",),
+    "window-of-the-bound": ("async/window/decode",),
+    "positions-of-16-bits": ("long/33000",),
+    "row-tiles-overlap": ("chunk/300-rows/plain",),
+    "last-of-a-full-tile": ("length/tiles/decode",),
+    "batch-of-128": ("length/200-requests",),
+    "splits-of-few": ("long/crowd",),
+    "kv-heads-over-32": ("gqa/40-40/decode",),
+    "heads-over-96": ("gqa/128-8/decode",),
+    "groups-in-long-prefills": ("chunk/300-rows/plain",),
+    "last-slot-refused": ("write/borders",),
+    "slot-0-skipped": ("write/borders",),
+    "slots-from-the-first": ("write/reversed",),
+    "write-rows-on-grid-y": ("write/many-rows",),
+    # promises of a GPU backend
+    "grid-from-the-device": ("launch/run-does-not-wait",),
+    "plan-waits": ("launch/plan-does-not-wait",),
+    "write-compacts": ("launch/write-does-not-wait",),
+    "lengths-baked-in": ("launch/graph",),
+    "triton:temporary": ("launch/temporaries",),
 }
 
 
@@ -162,11 +229,28 @@ def test_mutant_is_killed_by_its_named_cases(name):
 def test_the_honest_backend_passes_the_killing_cases():
     """Otherwise a case that always fails would kill everything."""
     named = {id for ids in KILLED_BY.values() for id in ids}
-    subject = AttentionSubject(HonestBackend(), torch.device("cpu"))
-    named.discard("launch/graph")  # which it declines
-    results = run_cases(subject, [case for id, case in CASES.items() if id in named])
-    assert [r.case for r in results if r.outcome is not Outcome.PASSED] == []
-    assert verdict(results).conforms
+    launches = {id for id in named if id.startswith("launch/")}
+    for backend, ids in ((HonestBackend(), named - launches), (MadeUpGpuBackend(), launches)):
+        subject = AttentionSubject(backend, torch.device("cpu"))
+        results = run_cases(subject, [case for id, case in CASES.items() if id in ids])
+        assert [r.case for r in results if r.outcome is not Outcome.PASSED] == []
+        assert verdict(results).conforms
+
+
+def test_what_would_have_waited_is_named():
+    """A GPU that is made up waits for nothing; what the host reads of its memory is seen."""
+    for name, words in (
+        ("grid-from-the-device", "run() looks at device memory from the host"),
+        ("plan-waits", "plan() looks at device memory from the host"),
+        ("write-compacts", "write() looks at device memory from the host"),
+    ):
+        subject = AttentionSubject(ATTENTION_MUTANTS[name].make(), torch.device("cpu"))
+        detail = judge_case(subject, CASES[KILLED_BY[name][0]]).detail
+        assert words in detail
+        assert "launch_bugs.py:" in detail  # the line to look at
+    cpu = AttentionSubject(HonestBackend(), torch.device("cpu"))
+    measures = judge_case(cpu, CASES["launch/plan-does-not-wait"]).measures
+    assert measures["waits"] == "nothing to wait for on a CPU"
 
 
 @pytest.mark.parametrize("name", sorted(ATTENTION_MUTANTS))

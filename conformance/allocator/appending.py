@@ -102,6 +102,38 @@ def exact_fill(pool: Pool) -> None:
     s.drain()
 
 
+@case("append/whole-pool", rule="out-of-blocks", faults=("AH-24",))
+def whole_pool(pool: Pool) -> None:
+    """No share of the pool is held back: a pool of one block serves one block, and so on."""
+    for blocks in (1, 2, 3, 7, 101):
+        s = pool(blocks)
+        need_paged(s)
+        for seq in range(blocks):
+            s.open(seq, tokens(4, 10 * seq))
+            s.append({seq: tokens(4, 10 * seq)})
+        must(s.stats().live == blocks, "out-of-blocks", f"all {blocks} blocks in use", s.stats())
+        refuse(s, {0: [1]}, needed=1)
+        s.drain()
+
+
+@case("append/parked", rule="out-of-blocks", faults=("AH-22", "AH-23"))
+def parked(pool: Pool) -> None:
+    """One needs a block more and none is free: what the other gives back is there at once."""
+    for give_back in ("close", "truncate"):
+        s = pool(7)
+        need_paged(s)
+        s.prefill(1, tokens(16))
+        s.prefill(2, tokens(11, 100))
+        refuse(s, {1: [1]}, needed=1)
+        if give_back == "close":
+            s.close(2)
+        else:
+            need(s, "truncate")
+            s.truncate(2, 8)
+        s.append({1: [1]})
+        s.drain()
+
+
 @case("append/huge", rule="out-of-blocks", faults=("AH-21",), core=True)
 def huge(pool: Pool) -> None:
     s = pool(8, 16)
@@ -160,4 +192,15 @@ def grants_stay(pool: Pool) -> None:
     s.drain()
 
 
-CASES = (slots, bad_input, grants_stay, atomic, exact_fill, huge, joint, copies)
+CASES = (
+    slots,
+    bad_input,
+    grants_stay,
+    atomic,
+    exact_fill,
+    whole_pool,
+    parked,
+    huge,
+    joint,
+    copies,
+)

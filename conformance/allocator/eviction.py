@@ -49,6 +49,25 @@ def touch(pool: Pool) -> None:
     s.drain()
 
 
+@case("eviction/asking", rule="can-append", faults=("AH-15",))
+def asking(pool: Pool) -> None:
+    """can_append() asks: nothing is renewed, evicted or promised by it, however often it is."""
+    s = pool(4)
+    need_lru(s)
+    s.prefill(1, tokens(4))
+    s.prefill(2, tokens(4, 100))
+    s.open(3, tokens(1, 200))
+    s.close(1)
+    s.close(2)
+    for wanted in (1, 8, 16, 17, 1000):
+        for _ in range(3):
+            s.alloc.can_append({3: wanted})
+    s.evict(1)
+    expect_hit(s, 4, tokens(5), 0)
+    expect_hit(s, 4, tokens(5, 100), 4)
+    s.drain()
+
+
 @case("eviction/priority", rule="eviction")
 def priority(pool: Pool) -> None:
     """Higher stays longer whatever its age; a shared block keeps its highest priority."""
@@ -68,6 +87,27 @@ def priority(pool: Pool) -> None:
     s.evict(2)
     expect_hit(s, 9, tokens(9, 200), 0)
     expect_hit(s, 9, tokens(9), 8)
+    s.drain()
+
+
+@case("eviction/far-priorities", rule="eviction")
+def far_priorities(pool: Pool) -> None:
+    """Priorities are any integers, not classes."""
+    s = pool(16)
+    need_prefix(s)
+    need_paged(s)
+    order = (-(10**12), -7, -6, 0, 3, 4, 2**40)
+    for seq, level in enumerate(reversed(order)):  # the highest is the oldest
+        s.prefill(seq, tokens(4, 100 * level), priority=level)
+        s.close(seq)
+    for gone in range(1, len(order) + 1):
+        s.evict(1)
+        for i, level in enumerate(order):
+            # Looked for with the lowest priority of all, which raises nobody's.
+            hit = s.open(99, tokens(5, 100 * level), priority=-(10**13))
+            s.close(99)
+            left = f"{len(order) - gone} blocks of priority above {order[gone - 1]}"
+            must((hit.tokens > 0) == (i >= gone), "eviction", left, f"{level}: {hit}")
     s.drain()
 
 
@@ -179,6 +219,54 @@ def pin_adds(pool: Pool) -> None:
     s.drain()
 
 
+@case("pin/counted", rule="pinning")
+def pin_counted(pool: Pool) -> None:
+    """Two sequences pin one prefix: it stays until both have let go."""
+    for first, second in ((1, 2), (2, 1)):
+        s = pool(8)
+        need_prefix(s)
+        s.prefill(1, tokens(8))
+        s.pin(1)
+        s.prefill(2, tokens(9))
+        s.pin(2)
+        s.close(1)
+        s.close(2)
+        s.unpin(first)
+        s.evict(100)
+        expect_hit(s, 3, tokens(9), 8)
+        s.unpin(second)
+        s.evict(100)
+        expect_hit(s, 3, tokens(9), 0)
+        s.drain()
+
+
+@case("pin/until-copied", rule="pinning", faults=("AH-33",))
+def pin_until_copied(pool: Pool) -> None:
+    """A request is preempted while its blocks are still being copied out: pinned, they keep their
+    bytes and are nobody else's, however much is written meanwhile."""
+    s = pool(6)
+    need_prefix(s)
+    s.prefill(1, tokens(9))
+    kept = tuple(s.alloc.table(1))[: 8 // s.caps.hit_granularity * s.caps.hit_granularity // 4]
+    before = [s.contents.block(block) for block in kept]
+    s.pin(1)
+    s.close(1)
+    s.open(2, tokens(1, 500))
+    try:
+        while True:
+            s.append({2: [501]})
+            s.commit(2)
+    except OutOfBlocks:
+        pass
+    after = [s.contents.block(block) for block in kept]
+    must(before == after, "pinning", f"blocks {kept} to keep their content while pinned", after)
+    shared = set(kept) & set(s.alloc.table(2))
+    must(not shared, "pinning", "pinned blocks to be given to nobody", sorted(shared))
+    s.unpin(1)
+    s.append({2: [502]})
+    s.drain()
+
+
 @case("pin/never-overwritten", rule="pinning", faults=("AH-25",))
 def pin_never_overwritten(pool: Pool) -> None:
     """The owner of a pinned block cuts it and writes: a copy is written, the pin keeps its own."""
@@ -200,11 +288,15 @@ def pin_never_overwritten(pool: Pool) -> None:
 CASES = (
     deepest_first,
     touch,
+    asking,
     priority,
+    far_priorities,
     never_live,
     counts,
     failed_append,
     pin_survives,
     pin_adds,
+    pin_counted,
+    pin_until_copied,
     pin_never_overwritten,
 )

@@ -79,6 +79,7 @@ def one_copy_per_child(pool: Pool) -> None:
     s.fork(1, 2)
     s.fork(1, 3)
     must(s.stats().live == 2, "fork", "no block taken by fork", s.stats())
+    append_copies(s, {2: [], 3: []}, 0, "nothing is written")
     append_copies(s, {2: [100]}, 1, "a child diverges")
     append_copies(s, {1: [200]}, 1, "two of three holders have diverged")
     append_copies(s, {3: [300]}, 0, "the last holder writes in place")
@@ -227,6 +228,31 @@ def bounds(pool: Pool) -> None:
     s.drain()
 
 
+@case("fork/inherits", rule="fork", faults=("AH-02",))
+def inherits(pool: Pool) -> None:
+    """The child has its parent's namespace and priority, for the blocks that it adds too, and when
+    it starts with nothing."""
+    s = pool(16)
+    need(s, "fork")
+    need_prefix(s)
+    need_paged(s)
+    s.prefill(1, tokens(8), namespace=b"n", priority=5)
+    s.fork(1, 2)
+    s.fork(1, 3, 0)
+    s.append({2: tokens(4, 100), 3: tokens(8, 200)})
+    s.commit(2)
+    s.commit(3)
+    s.prefill(4, tokens(12, 300))
+    for seq in (1, 2, 3, 4):
+        s.close(seq)
+    s.evict(3)  # the youngest, and of the lowest priority
+    expect_hit(s, 9, tokens(13, 300), 0)
+    expect_hit(s, 9, [*tokens(8), *tokens(4, 100), 0], 12, b"n")
+    expect_hit(s, 9, tokens(9, 200), 8, b"n")
+    expect_hit(s, 9, tokens(9, 200), 0)
+    s.drain()
+
+
 CASES = (
     fork_counts,
     fork_bounds,
@@ -234,6 +260,7 @@ CASES = (
     last_holder,
     no_room,
     inside_published,
+    inherits,
     drafts,
     rejected_not_cached,
     published,

@@ -13,7 +13,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from pagedattn.allocator import BlockAllocator, Prefix
+from pagedattn.allocator import Addressing, BlockAllocator, Prefix
 from pagedattn.conformance.allocator.expect import fail, must
 from pagedattn.conformance.allocator.shadow import Factory
 from pagedattn.conformance.case import Case, Declined, Kind
@@ -182,6 +182,38 @@ def _long_prompt(make: Factory) -> dict[str, Any]:
     return {"operations": f"{counts[0]:.0f} -> {counts[1]:.0f} per block"}
 
 
+def _long_sequence(name: str, make: Factory) -> dict[str, Any]:
+    """A token more costs as much behind a long sequence as behind a short one."""
+    counts = []
+    for blocks in (8, 512):
+        try:
+            alloc = make(num_blocks=2 * blocks + 8, block_size=SIZE)
+        except Unsupported as error:
+            raise Declined(error.refusals) from None
+        if alloc.capabilities().addressing is not Addressing.PAGED:  # may have to move it whole
+            refusal = Refusal(alloc.name, "addressing", "paged", "not offered")
+            raise Declined((refusal,))
+        _prefill(alloc, 1, _tokens(blocks * SIZE, 0))
+        spent = 0
+        for i in range(CALLS):
+            calls: dict[str, Callable[[], object]] = {
+                "append": partial(alloc.append, 1, 1),
+                "can-append": partial(alloc.can_append, {1: 1}),
+                "commit": partial(alloc.commit, 1, [i]),
+            }
+            if name == "commit":
+                alloc.append(1, 1)
+            spent += operations(calls[name])
+        counts.append(spent / CALLS)
+    must(
+        counts[1] <= MOST_GROWTH * counts[0] + SLACK,
+        RULE,
+        f"{name} of a token to cost as much after 512 blocks as after 8",
+        f"{counts[0]:.0f} operations became {counts[1]:.0f}",
+    )
+    return {"operations": f"{counts[0]:.0f} -> {counts[1]:.0f}"}
+
+
 def _case(id: str, run: Callable[[Factory], dict[str, Any] | None]) -> Case:
     return Case(f"allocator/growth/{id}", Kind.ALLOCATOR, RULE, run, ("AH-34",))
 
@@ -195,4 +227,8 @@ CASES = (
         )
     ),
     _case("long-prompt", _long_prompt),
+    *(
+        _case(f"long-sequence/{name}", partial(_long_sequence, name))
+        for name in ("append", "can-append", "commit")
+    ),
 )  # fmt: skip

@@ -32,6 +32,34 @@ def open_twice(pool: Pool) -> None:
     s.drain()
 
 
+@case("open/any-id", rule="close", core=True)
+def any_id(pool: Pool) -> None:
+    """Ids are the caller's: 0, negative ones, and ones that differ in their high bits."""
+    s = pool(256)
+    ids = (0, -1, 1, 2**32, 2**32 + 1, -(2**40), 2**70)
+    for i, seq in enumerate(ids):
+        s.prefill(seq, tokens(5 + i, 100 * i))
+    for seq in ids:
+        s.append({seq: [seq % 97, 1]})
+        s.commit(seq)
+    for seq in ids[::-1]:
+        s.close(seq)
+    s.drain()
+
+
+@case("open/any-sequence", rule="open-hit", core=True)
+def any_sequence(pool: Pool) -> None:
+    """Tokens come as a list, a tuple or a range, and stay the caller's."""
+    s = pool(64)
+    mine = tokens(9)
+    for seq, ids in enumerate((mine, tuple(mine), range(9))):
+        hit = s.prefill(seq, ids)
+        most = 8 - 8 % s.caps.hit_granularity if s.cached and seq else 0
+        must(hit.tokens == most, "open-hit", f"a hit of {most} for {type(ids).__name__}", hit)
+    must(mine == tokens(9), "open-hit", "the caller's list as it was", mine)
+    s.drain()
+
+
 @case("close/twice", rule="close", faults=("AH-09", "AH-13"), core=True)
 def close_twice(pool: Pool) -> None:
     s = pool(64)
@@ -134,6 +162,8 @@ def refuses(pool: Pool) -> None:
 CASES = (
     fresh,
     open_twice,
+    any_id,
+    any_sequence,
     close_twice,
     close_any_state,
     short_requests,

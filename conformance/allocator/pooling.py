@@ -107,6 +107,40 @@ def reset(pool: Pool) -> None:
     s.drain()
 
 
+@case("reset/pinned", rule="reset", faults=("AH-39",))
+def reset_pinned(pool: Pool) -> None:
+    """reset() ends pins too: every block is free, and nothing is found."""
+    s = pool(16)
+    need_prefix(s)
+    s.prefill(1, tokens(9))
+    s.pin(1)
+    s.close(1)
+    s.reset()
+    must(s.stats().free == 16, "reset", "16 free blocks", s.stats())
+    expect_hit(s, 2, tokens(9), 0)
+    s.prefill(1, tokens(64, 100))
+    s.drain()
+
+
+@case("resize/pinned", rule="resize")
+def resize_pinned(pool: Pool) -> None:
+    """A pinned prefix survives a pool that shrinks."""
+    s = pool(16)
+    need(s, "resize")
+    need_prefix(s)
+    s.prefill(1, tokens(8))
+    s.pin(1)
+    s.prefill(2, tokens(20, 100))
+    s.close(1)
+    s.close(2)
+    s.resize(1)
+    expect_hit(s, 3, tokens(9), 8)
+    s.unpin(1)
+    s.resize(1)
+    must(s.total == 1, "resize", "1 block once nothing is pinned", s.total)
+    s.drain()
+
+
 @case("events/replay", rule="events", faults=("AH-16", "AH-17"))
 def events_replay(pool: Pool) -> None:
     """Stored at commit, removed at eviction, cleared at reset; parents are the keys before."""
@@ -153,4 +187,13 @@ def stable_keys(pool: Pool) -> None:
     must(len(set(keys[0])) == 6, "prefix-identity", "6 keys for 6 contents", keys[0])
 
 
-CASES = (window_release, window_shared, resize, reset, events_replay, stable_keys)
+CASES = (
+    window_release,
+    window_shared,
+    resize,
+    resize_pinned,
+    reset,
+    reset_pinned,
+    events_replay,
+    stable_keys,
+)

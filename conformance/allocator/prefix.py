@@ -141,6 +141,79 @@ def namespace(pool: Pool) -> None:
     s.drain()
 
 
+@case("prefix/namespace-bytes", rule="namespace", faults=("AH-02", "AH-03"))
+def namespace_bytes(pool: Pool) -> None:
+    """Every byte of a namespace counts, and none of them can imitate the key of a block."""
+    names = [b"", b"\0", b"n", b"n\0", b"N", b"\xff", b"r" * 200, b"r" * 199 + b"s"]
+    s = pool(64)
+    need_prefix(s)
+    for seq, name in enumerate(names):
+        expect_hit(s, 99, tokens(9), 0, name)
+        s.prefill(seq, tokens(9), namespace=name)
+    for name in names:
+        expect_hit(s, 99, tokens(9), 8, name)
+    for key in list(s.replay.index.values()):
+        expect_hit(s, 99, tokens(5, 4), 0, key)
+    if s.replay.index:
+        head = s.replay.index[s.alloc.table(0)[0]]
+        s.prefill(98, tokens(5, 4), namespace=head)  # keys that are equal by chance are seen
+    s.drain()
+
+
+@case("prefix/wide-tokens", rule="prefix-identity", faults=("AH-01",))
+def wide_tokens(pool: Pool) -> None:
+    """Token ids are 64-bit integers of either sign: ids that agree in their low bits, or but for
+    the sign, are others."""
+    s = pool(64)
+    need_prefix(s)
+    plain = tokens(9, 1)
+    others = [[t + far for t in plain] for far in (2**16, 2**31, 2**32, 2**62)]
+    others += [[-t for t in plain], [2**32 - t for t in plain]]
+    for seq, ids in enumerate((plain, *others)):
+        expect_hit(s, 99, ids, 0)
+        s.prefill(seq, ids)
+        expect_hit(s, 99, ids, 8)
+    s.drain()
+
+
+@case("prefix/long", rule="open-hit", faults=("AH-20",))
+def long(pool: Pool) -> None:
+    """A prefix of 600 blocks is found whole, however it was committed."""
+    s = pool(1300, 2)
+    need_prefix(s)
+    s.prefill(1, tokens(1200))
+    s.open(2, tokens(1200, 5000))
+    for start in range(0, 1200, 171):
+        part = tokens(min(171, 1200 - start), 5000 + start)
+        s.append({2: part})
+        s.commit(2)
+    for start in (0, 5000):
+        expect_hit(s, 3, tokens(1201, start), 1200)
+        expect_hit(s, 3, [*tokens(900, start), 1, 2, 3], 900)
+    s.drain()
+
+
+@case("prefix/after-preemption", rule="commit-before-share", faults=("AH-36",))
+def after_preemption(pool: Pool) -> None:
+    """A request is closed in mid-text and comes back with its prompt and what it had generated:
+    all that was committed is found, generated tokens too."""
+    for generated in (1, 3, 4, 5, 9):
+        s = pool(32)
+        need_prefix(s)
+        text = [*tokens(6), *tokens(generated, 100)]
+        s.prefill(1, text[:6])
+        for token in text[6:]:
+            s.append({1: [token]})
+            s.commit(1)
+        s.close(1)
+        before = s.stats().lookups
+        got = s.prefill(2, [*text, 7])
+        most = len(text) - len(text) % s.caps.hit_granularity
+        must(got.tokens == most, "open-hit", f"a hit of the {most} tokens committed before", got)
+        must(s.stats().lookups == before + 1, "stats-identity", "one lookup", s.stats())
+        s.drain()
+
+
 @case("prefix/two-copies", rule="prefix-identity", faults=("AH-12", "AH-18"))
 def two_copies(pool: Pool) -> None:
     """Two sequences compute one prefix at once; it is found while either copy lives."""
@@ -203,6 +276,10 @@ CASES = (
     parent,
     planted_collisions,
     namespace,
+    namespace_bytes,
+    wide_tokens,
+    long,
+    after_preemption,
     two_copies,
     stale_entry,
     head_evicted,

@@ -65,6 +65,22 @@ def _many(subject: AttentionSubject, seed: int) -> Measures:
     return judge(subject, content, Placing(seed=seed, spare_blocks=400))
 
 
+def _tiles(rows: int, subject: AttentionSubject, seed: int) -> Measures:
+    """Lengths around multiples of the numbers of keys that kernels take at once."""
+    spec = subject.spec(rows=rows)
+    seq_lens = [n + d for n in (32, 64, 96, 128, 192, 256, 384, 512) for d in (-1, 0, 1)]
+    content = Content.random(spec, [rows] * len(seq_lens), seq_lens, seed)
+    return judge(subject, content, Placing(seed=seed))
+
+
+def _crowd(subject: AttentionSubject, seed: int) -> Measures:
+    """200 requests of a few keys each."""
+    spec = subject.spec({"group_size": 1})
+    seq_lens = [1 + (5 * r) % 23 for r in range(200)]
+    content = Content.random(spec, [1] * 200, seq_lens, seed)
+    return judge(subject, content, Placing(seed=seed))
+
+
 def _block_size(size: int, subject: AttentionSubject, seed: int) -> Measures:
     rows = 1 if subject.capabilities.max_query_len == 1 else 4
     spec = subject.spec({"block_size": size}, rows=rows)
@@ -117,6 +133,17 @@ def _cases() -> list[Case]:
     cases.append(attention_case("length/alone", "position", _alone, core=True))
     cases.append(
         attention_case("length/many-requests", "block-table", _many, faults=("KH-18",), core=True)
+    )
+    for phase, rows in (("decode", 1), ("prefill", 2)):
+        judge_it = partial(_tiles, rows)
+        faults = ("KH-14", "KH-18")
+        cases.append(
+            attention_case(
+                f"length/tiles/{phase}", "position", judge_it, faults=faults, core=rows == 1
+            )
+        )
+    cases.append(
+        attention_case("length/200-requests", "position", _crowd, faults=("KH-54",), core=True)
     )
     for size in (1, 2, 8, 15, 16, 24, 32, 48, 64, 100, 128, 256, 544, 768):
         cases.append(

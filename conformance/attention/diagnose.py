@@ -29,14 +29,20 @@ MISREADINGS: tuple[tuple[str, Rules], ...] = (
         "softcap is applied after the mask, so masked keys keep weight",
         replace(RULES, cap_masked=True),
     ),
+    ("softcap is applied before the scale", replace(RULES, cap_first=True)),
     ("ALiBi is ignored", replace(RULES, use_alibi=False)),
     ("the ALiBi bias has the wrong sign", replace(RULES, alibi_sign=-1)),
     (
         "the ALiBi bias counts from key 0 (its origin is the row)",
         replace(RULES, alibi_from_row=False),
     ),
+    (
+        "the ALiBi slopes are those of the paper, not the given ones",
+        replace(RULES, slopes_of_paper=True),
+    ),
     ("sinks are ignored", replace(RULES, sinks=0)),
     ("sinks enter the denominator twice", replace(RULES, sinks=2)),
+    ("the sinks are multiplied by the scale", replace(RULES, sinks_scaled=True)),
     ("the LSE leaves the sinks out", replace(RULES, lse_sinks=False)),
     ("the LSE is in base 2, off by a factor log2(e)", replace(RULES, lse_base=2.0)),
     ("scale is ignored", replace(RULES, use_scale=False)),
@@ -46,6 +52,11 @@ MISREADINGS: tuple[tuple[str, Rules], ...] = (
         replace(RULES, interleaved_heads=True),
     ),
     ("the tree mask is ignored (plain causal)", replace(RULES, use_tree=False)),
+    (
+        "column 0 of a tree is taken for key 0 (the last column is the last key)",
+        replace(RULES, tree_shifted=False),
+    ),
+    ("V is dequantised with k_scale", replace(RULES, v_scale_of_k=True)),
     ("k_scale and v_scale are ignored", replace(RULES, kv_scales=False)),
 )
 

@@ -53,6 +53,25 @@ def _far_alibi(subject: AttentionSubject, seed: int) -> Measures:
     return judge(subject, dataclasses.replace(content, slopes=slopes), Placing(seed=seed))
 
 
+def _slopes(subject: AttentionSubject, seed: int) -> Measures:
+    """Slopes of any value, 0 and no power of two among them, far away and near; every head has its
+    own."""
+    spec = subject.spec({"alibi": True}, rows=3)
+    content = Content.random(spec, [3, 1], [spec.block_size + 9, 600], seed, spread=0.1)
+    heads = torch.arange(spec.num_heads)
+    slopes = torch.where(heads % 4 == 1, 0.0, 0.0123 * 1.37 ** (heads % 7))
+    content = dataclasses.replace(content, slopes=slopes.float())
+    needs(content, dataclasses.replace(RULES, use_alibi=False))
+    return judge(subject, content, Placing(seed=seed))
+
+
+def _capped(cap: float, subject: AttentionSubject, seed: int) -> Measures:
+    """Scores hundreds of times the cap: tanh is 1 there, and exp of them overflows."""
+    spec = subject.spec({"softcap": cap}, rows=3)
+    content = Content.random(spec, [1, 3], [spec.block_size + 4, 5], seed, spread=400.0 * cap)
+    return judge(subject, content, Placing(seed=seed))
+
+
 CASES = (
     attention_case("sinks/extreme", "sinks", _sinks, faults=("KH-39",)),
     attention_case("scale/negative", "score-order", partial(_scale, -0.2)),
@@ -60,4 +79,7 @@ CASES = (
     attention_case("tree/wide-40", "tree", partial(_wide_tree, 40)),
     attention_case("tree/wide-70", "tree", partial(_wide_tree, 70)),
     attention_case("alibi/far", "alibi", _far_alibi, faults=("KH-41",)),
+    attention_case("alibi/any-slopes", "alibi", _slopes, faults=("KH-38", "KH-41")),
+    attention_case("softcap/far-above-1", "softcap", partial(_capped, 1.0), faults=("KH-45",)),
+    attention_case("softcap/far-above-30", "softcap", partial(_capped, 30.0), faults=("KH-45",)),
 )

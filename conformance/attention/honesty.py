@@ -75,7 +75,8 @@ def _probe(code: str, wanted: dict[str, Any], subject: AttentionSubject, seed: i
 
 def _well_formed(subject: AttentionSubject, refusals: tuple[Refusal, ...]) -> None:
     for refusal in refusals:
-        if refusal.backend != subject.backend.name or not refusal.code:
+        family = refusal.backend.partition(":")[0]  # a family refuses with its variants' reasons
+        if subject.backend.name not in (refusal.backend, family) or not refusal.code:
             raise CaseFailure(f"a refusal must name its backend and a code: {refusal!r}")
         if not (refusal.supported or refusal.hint):
             raise CaseFailure(f"a refusal must say what is supported or what to do: {refusal!r}")

@@ -18,6 +18,7 @@ from pagedattn.conformance.attention.place import place
 from pagedattn.conformance.attention.placing import Order, Placing
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import Case
+from pagedattn.spec import KVQuant, Mask
 
 __all__ = ["CASES"]
 
@@ -163,9 +164,11 @@ def _padded_prefill(wanted: dict[str, Any], subject: AttentionSubject, seed: int
     return judge(subject, content, Placing(seed=seed, padding_rows=3))
 
 
-def _upper_bound(slack: int, phase: str, subject: AttentionSubject, seed: int) -> Measures:
+def _upper_bound(
+    slack: int, phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int
+) -> Measures:
     """seq_lens_host is only an upper bound: results depend on seq_lens alone."""
-    content = _content(phase, {"async_lengths": True}, subject, seed)
+    content = _content(phase, {"async_lengths": True, **wanted}, subject, seed)
     return judge(subject, content, Placing(seed=seed, lengths_slack=slack))
 
 
@@ -181,8 +184,15 @@ def _cases() -> list[Case]:
         add(f"neighbours/{phase}", "neighbours", partial(_neighbours, phase), "KH-56")
         add(f"request-order/{phase}", "position", partial(_order, phase))
         for slack in (1, 40):
-            judge_it = partial(_upper_bound, slack, phase)
+            judge_it = partial(_upper_bound, slack, phase, {})
             add(f"async/bound-plus-{slack}/{phase}", "async-lengths", judge_it, core=False)
+        for id, wanted in (
+            ("window", {"window": (5, None)}), ("alibi", {"alibi": True, "return_lse": True}),
+            ("full", {"mask": Mask.FULL}), ("full-window", {"mask": Mask.FULL, "window": (3, 2)}),
+            ("int8", {"kv_dtype": torch.int8, "kv_quant": KVQuant.PER_TOKEN_HEAD}),
+        ):  # fmt: skip
+            judge_it = partial(_upper_bound, 40, phase, wanted)
+            add(f"async/{id}/{phase}", "async-lengths", judge_it, core=False)
     add("plans/two-alive", "plan", _two_plans)
     add("batch-invariance/rows", "batch-invariance", _batch_invariant, "KH-55", core=False)
     add("batch-invariance/long", "batch-invariance", _batch_invariant_long, "KH-55", core=False)

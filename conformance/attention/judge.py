@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from pagedattn.conformance.attention.execute import Produced, equal_bytes, execu
 from pagedattn.conformance.attention.oracle import Rules, truth, visible
 from pagedattn.conformance.attention.place import place
 from pagedattn.conformance.attention.placing import Placing
+from pagedattn.conformance.attention.remedies import remedy
 from pagedattn.conformance.attention.shrink import smallest
 from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import CaseFailure
@@ -22,7 +25,16 @@ from pagedattn.conformance.settings import current
 from pagedattn.errors import InvalidTensor
 from pagedattn.spec import AttentionSpec
 
-__all__ = ["Measures", "compare", "joined", "judge", "judge_memory", "needs", "produce"]
+__all__ = [
+    "Measures",
+    "compare",
+    "joined",
+    "judge",
+    "judge_memory",
+    "needs",
+    "produce",
+    "shrinking",
+]
 
 Measures = dict[str, Any]
 LOOKS_LIKE = "looks like this: "
@@ -39,8 +51,18 @@ def produce(
 def judge(subject: AttentionSubject, content: Content, placing: Placing | None = None) -> Measures:
     """produce() and compare() with the truth. When the run asks for it, a failure is that of the
     smallest step found that fails too."""
-    try:
+    with shrinking(subject, content, placing):
         return compare(content, produce(subject, content, placing))
+
+
+@contextlib.contextmanager
+def shrinking(
+    subject: AttentionSubject, content: Content, placing: Placing | None
+) -> Iterator[None]:
+    """A failure inside becomes that of the smallest step found that fails too, in memory of the
+    same kind; when the run asks for it."""
+    try:
+        yield
     except CaseFailure as failure:
         if not current().shrink:
             raise
@@ -63,18 +85,26 @@ def _of_smallest(
             return False
         return False
 
+    def passes(tamer: Placing) -> bool:
+        try:
+            compare(found, produce(subject, found, tamer))
+        except Exception:  # it helps or it does not
+            return False
+        return True
+
     found = smallest(content, fails)
-    if found is content:
-        return failure
-    # The larger step tells misreadings apart that the smallest cannot.
     lines = str(last).splitlines()
+    # The larger step tells misreadings apart that the smallest cannot.
     hint = [line for line in str(failure).splitlines() if LOOKS_LIKE in line]
-    if hint:
+    if hint and found is not content:
         lines = [line for line in lines if LOOKS_LIKE not in line]
         lines[2:2] = hint
+    if helps := remedy(placing or Placing(), passes):
+        lines[2:2] = [f"  {helps}"]
     if not any(line.startswith("  batch:") for line in lines):
         lines.append(f"  batch: query_lens {found.query_lens}, seq_lens {found.seq_lens}")
-    lines.append(f"  shrunk from: query_lens {content.query_lens}, seq_lens {content.seq_lens}")
+    if found is not content:
+        lines.append(f"  shrunk from: query_lens {content.query_lens}, seq_lens {content.seq_lens}")
     return CaseFailure("\n".join(lines))
 
 
@@ -93,7 +123,8 @@ def judge_memory(
             if not equal_bytes(guard, old):
                 raise CaseFailure(f"refused after something was written: {error}") from error
         return {"dtype": dtype_label(step.spec), "refused": str(error)}, None
-    return compare(content, produced), produced
+    with shrinking(subject, content, placing):
+        return compare(content, produced), produced
 
 
 def needs(content: Content, rules: Rules) -> None:

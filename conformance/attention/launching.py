@@ -9,10 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten
 
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
@@ -22,12 +20,16 @@ from pagedattn.conformance.attention.place import Step, place
 from pagedattn.conformance.attention.placing import Placing
 from pagedattn.conformance.attention.planning import opened
 from pagedattn.conformance.attention.subject import AttentionSubject
+from pagedattn.conformance.attention.waiting import blamed, tensors_in
 from pagedattn.conformance.case import Case, CaseFailure, NotRun
 from pagedattn.spec import Graph
 
 __all__ = ["CASES", "Storages"]
 
 Launch = Callable[[], None]
+
+WITHOUT_TEMPORARIES = frozenset({"triton", "cupy", "cpu"})
+"""Families whose run() takes no memory beyond the workspace."""
 
 
 def _elsewhere(subject: AttentionSubject, seed: int) -> Measures:
@@ -70,10 +72,14 @@ def _delayed(op: Any, step: Step) -> Any:
 
 
 class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bytes of the tensors that are made while the mode is on; which of them are alive later."""
+    """Bytes of the tensors that are made while the mode is on; which of them are alive later.
 
-    def __init__(self) -> None:
+    counts  asked for each of them; default: all count
+    """
+
+    def __init__(self, counts: Callable[[], object] = lambda: True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = counts
         self.made: list[tuple[Any, int]] = []
         self.total = 0
 
@@ -81,10 +87,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {t.untyped_storage().data_ptr() for t in _tensors((args, kwargs))}
-        for tensor in _tensors(result):
+        given = {t.untyped_storage().data_ptr() for t in tensors_in((args, kwargs))}
+        for tensor in tensors_in(result):
             storage = tensor.untyped_storage()
-            if storage.nbytes() and storage.data_ptr() not in given:
+            if storage.nbytes() and storage.data_ptr() not in given and self.counts():
                 self.total += storage.nbytes()
                 reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
                 self.made.append((reference, storage.nbytes()))
@@ -95,26 +101,39 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return sum(size for reference, size in self.made if not reference.expired())
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [x for x in tree_flatten(tree)[0] if isinstance(x, Tensor)]
-
-
 def _temporaries(subject: AttentionSubject, seed: int) -> Measures:
-    """What run() allocates through torch is reported; what the third equal call still holds after
-    it has returned would grow with every layer and step."""
+    """What run() allocates through torch is reported, and is nothing where a backend of ours says
+    so. What the third equal call still holds after it has returned would grow with every layer and
+    step. On a GPU the allocator is asked; where one is emulated the backend's own code counts, not
+    the emulator's."""
     op, step = opened(subject, seed)
     plan = op.plan(step.batch)
     measures: Measures = {}
     for _ in range(2):
         measures = compare(step.content, execute(op, step, plan))
-    with Storages() as storages:
+    emulated = subject.backend.emulated is not None
+    before = _allocated(subject.device)
+    with Storages((lambda: blamed(op)) if emulated else (lambda: True)) as storages:
         op.run(step.q, step.cache, plan, out=step.out)
+    taken = max(storages.total, _allocated(subject.device) - before)
+    if taken and subject.backend.name.partition(":")[0] in WITHOUT_TEMPORARIES:
+        raise CaseFailure(
+            f"run() allocates {taken} bytes, but {subject.backend.name} promises to take none "
+            "beyond its workspace"
+        )
     if storages.kept():
         raise CaseFailure(
             f"run() keeps {storages.kept()} bytes that it allocated, at every call: "
             "scratch belongs into the workspace, derived state into the plan"
         )
-    return {**measures, "temporaries": storages.total}
+    return {**measures, "temporaries": taken}
+
+
+def _allocated(device: torch.device) -> int:
+    """Bytes that torch's allocator has given out so far; 0 on a CPU, which keeps no count."""
+    if device.type != "cuda":
+        return 0
+    return int(torch.cuda.memory_stats(device).get("allocated_bytes.all.allocated", 0))
 
 
 def _graph(subject: AttentionSubject, seed: int) -> Measures:

@@ -196,6 +196,34 @@ def _tree_sibling(subject: AttentionSubject, seed: int) -> Measures:
     return judge(subject, content, Placing(seed=seed))
 
 
+def _tree_before_keys(subject: AttentionSubject, seed: int) -> Measures:
+    """Trees of more rows than keys (a padded step): the columns before the first key have none, and
+    the last column is always the last key. Beside them a plain causal request of that kind."""
+    spec = subject.spec({"mask": Mask.TREE}, rows=5)
+    content = Content.random(spec, [5, 4, 5, 3], [2, 0, 3, 3], seed)
+    full = torch.ones(5, 5).bool().tril()
+    trees = (full, torch.ones(4, 4).bool(), None, torch.ones(3, 3).bool())
+    content = dataclasses.replace(content, trees=trees)
+    measures = judge(subject, content, Placing(seed=seed))
+    odd = torch.tensor([[0, 0, 0, 0, 1]] * 3 + [[1, 1, 1, 1, 0], [0, 0, 0, 0, 0]]).bool()
+    content = dataclasses.replace(counting(content), trees=(odd, *trees[1:]))
+    return joined(judge(subject, content, Placing(seed=seed)), measures)
+
+
+def _tree_gaps(subject: AttentionSubject, seed: int) -> Measures:
+    """tree_indptr says where a request's bits begin; bytes of nobody lie between them."""
+    spec = subject.spec({"mask": Mask.TREE}, rows=9)
+    content = Content.random(spec, [3, 9, 4, 5], [spec.block_size + 6, 9, 10, 21], seed)
+    return judge(subject, content, Placing(seed=seed, tree_gap=3))
+
+
+def _long_prefill(wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> Measures:
+    """Rows and keys for several tiles of any size, beside a request that begins within a tile."""
+    spec = subject.spec(wanted, rows=300)
+    content = Content.random(spec, [5, 300, 1], [9, 333, 40], seed)
+    return judge(subject, content, Placing(seed=seed))
+
+
 def _cases() -> list[Case]:
     def case(id: str, rule: str, judge_it: Any, *faults: str, core: bool = False) -> Case:
         return attention_case(id, rule, judge_it, faults=faults, core=core)
@@ -245,6 +273,12 @@ def _cases() -> list[Case]:
     cases.append(case("full/more-rows-than-keys", "full-mask", short))
     cases.append(case("tree/random", "tree", _tree))
     cases.append(case("tree/siblings", "tree", _tree_sibling))
+    cases.append(case("tree/more-rows-than-keys", "tree", _tree_before_keys))
+    cases.append(case("tree/gaps", "tree", _tree_gaps))
+    for id, wanted in (("plain", {}), ("window", {"window": (70, None)})):
+        judge_it = partial(_long_prefill, wanted)
+        faults = ("KH-31",)
+        cases.append(case(f"chunk/300-rows/{id}", "causal", judge_it, *faults, core=id == "plain"))
     return cases
 
 

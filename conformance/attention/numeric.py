@@ -12,7 +12,15 @@ from pagedattn.conformance.attention.basics import lengths, rows_of
 from pagedattn.conformance.attention.build import attention_case
 from pagedattn.conformance.attention.content import Content
 from pagedattn.conformance.attention.execute import Produced, execute, same_bits
-from pagedattn.conformance.attention.judge import Measures, compare, joined, judge, needs, produce
+from pagedattn.conformance.attention.judge import (
+    Measures,
+    compare,
+    joined,
+    judge,
+    needs,
+    produce,
+    shrinking,
+)
 from pagedattn.conformance.attention.oracle import RULES
 from pagedattn.conformance.attention.place import place
 from pagedattn.conformance.attention.placing import Guard, Placing, Poison, Storage
@@ -65,6 +73,14 @@ def _long(keys: int, subject: AttentionSubject, seed: int) -> Measures:
     k[-2:] = direction / direction.norm(dim=-1, keepdim=True) * 40.0
     v[-2:] = 5.0
     content = content.storing([k, content.k[1].float()], [v, content.v[1].float()])
+    return judge(subject, content, Placing(seed=seed))
+
+
+def _long_crowd(subject: AttentionSubject, seed: int) -> Measures:
+    """Long and short requests together, more of them than the splits of one."""
+    spec = subject.spec()
+    seq_lens = [2500, 3, 900, 1, 1700, 64, 0, 700]
+    content = Content.random(spec, [1] * 6 + [0, 1], seq_lens, seed, spread=3.0)
     return judge(subject, content, Placing(seed=seed))
 
 
@@ -128,7 +144,8 @@ def _quantised(
     needs(content, dataclasses.replace(RULES, kv_scales=False))
     clean = produce(subject, content, Placing(seed=seed, poison=Poison.ZERO))
     dirty = produce(subject, content, Placing(seed=seed))
-    measures = compare(content, dirty)
+    with shrinking(subject, content, Placing(seed=seed)):
+        measures = compare(content, dirty)
     same_bits(clean, dirty, "what unowned slots and their scales hold")
     return measures
 
@@ -195,9 +212,10 @@ def _cases() -> list[Case]:
         )
     for size in (30.0, 300.0):
         add(f"range/scores-{size:.0f}", "score-order", partial(_scores, size), "KH-45", core=True)
-    for keys in (1023, 1024, 1025, 4097, 16385):
+    for keys in (1023, 1024, 1025, 4097, 16385, 33000):
         faults = ("KH-55", "KH-58", "KH-59")
         add(f"long/{keys}", "determinism", partial(_long, keys), *faults, core=True)
+    add("long/crowd", "determinism", _long_crowd, "KH-55", "KH-59", core=True)
     for name, cuts in (
         ("halves", (26,)), ("uneven", (1, 50)), ("empty-first", (0, 20)), ("empty-last", (53,)),
         ("blocks", (16, 32, 48)),

@@ -8,7 +8,7 @@ the backend's dtype is "the plain computation", whose error sets the allowed one
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -40,7 +40,12 @@ class Rules:
     dims: int | None = None  # only the first dims of q and k
     interleaved_heads: bool = False  # h % Hkv instead of h // group
     use_tree: bool = True
+    tree_shifted: bool = True  # the last column of a tree is the last key
     kv_scales: bool = True
+    v_scale_of_k: bool = False
+    cap_first: bool = False  # softcap before the scale
+    sinks_scaled: bool = False
+    slopes_of_paper: bool = False  # 2^(-8 (h + 1) / Hq), whatever is given
     own_key: bool = True  # the step's own last key is there
 
 
@@ -93,7 +98,7 @@ def visible(content: Content, request: int, rules: Rules = RULES) -> Tensor:
         causal = j <= p
         tree = content.trees[request] if content.trees is not None else None
         if spec.mask is Mask.TREE and tree is not None and rules.use_tree:
-            own = j - (keys - rows)
+            own = j - (keys - rows if rules.tree_shifted else max(0, keys - rows))
             causal = (own < 0) | tree[row, own.clamp(0, rows - 1)]
         seen &= causal
     left, right = spec.window
@@ -114,6 +119,8 @@ def _request(
     head = torch.arange(spec.num_heads)
     source = head % spec.num_kv_heads if rules.interleaved_heads else head // spec.group_size
     real_k, real_v = content.real_k(request), content.real_v(request)
+    if rules.v_scale_of_k:
+        real_v = replace(content, v_scale=content.k_scale).real_v(request)
     if not rules.kv_scales:
         real_k, real_v = content.k[request].double(), content.v[request].double()
     q = content.q[request].to(work).transpose(0, 1)  # [Hq, Tq, D]
@@ -125,17 +132,23 @@ def _request(
         dims = _order(q.shape[-1], order)
         q, k = q[..., dims], k[:, dims]
     score = q @ k
-    if rules.use_scale:
-        score = score * spec.scale
+    scale = spec.scale if rules.use_scale else 1.0
+    if not rules.cap_first:
+        score = score * scale
     if spec.softcap is not None and rules.use_softcap:
         score = spec.softcap * torch.tanh(score / spec.softcap)
+    if rules.cap_first:
+        score = score * scale
     if content.slopes is not None and rules.use_alibi:
         distance = torch.arange(keys) - (torch.arange(rows)[:, None] + keys - rows)
         if not rules.alibi_from_row:
             distance = torch.arange(keys).expand(rows, keys)
         if spec.mask is Mask.FULL:
             distance = -distance.abs()
-        slope = rules.alibi_sign * content.slopes.to(work)
+        slopes = content.slopes
+        if rules.slopes_of_paper:
+            slopes = 2.0 ** (-8 * (head + 1) / spec.num_heads)
+        slope = rules.alibi_sign * slopes.to(work)
         score = score + slope[:, None, None] * distance.to(work)
     seen = visible(content, request, rules)
     hidden = float("-inf")
@@ -155,7 +168,10 @@ def _sinks(content: Content, score: Tensor, rules: Rules) -> Tensor:
     heads, rows, _ = score.shape
     if content.sinks is None:
         return score.new_empty(heads, rows, 0)
-    return content.sinks.to(score.dtype)[:, None, None].expand(heads, rows, rules.sinks)
+    sinks = content.sinks.to(score.dtype)
+    if rules.sinks_scaled:
+        sinks = sinks * content.spec.scale
+    return sinks[:, None, None].expand(heads, rows, rules.sinks)
 
 
 def _softmax_v(score: Tensor, logits: Tensor, v: Tensor, rules: Rules) -> tuple[Tensor, Tensor]:

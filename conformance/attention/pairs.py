@@ -60,6 +60,14 @@ VALUES: Mapping[str, Mapping[str, dict[str, Any]]] = {
             for quantum in quantums
         },
     },
+    "cache": {
+        "-": {},
+        "kvf32": {"kv_dtype": torch.float32},
+        "kvbf16": {"kv_dtype": torch.bfloat16},
+    },
+    "out": {"-": {}, "outf32": {"out_dtype": torch.float32}},
+    "lengths": {"-": {}, "async": {"async_lengths": True}},
+    "batch": {"-": {}, "invariant": {"batch_invariant": True}},
 }
 """axis -> name of a value -> the AttentionSpec fields that it stands for"""
 
@@ -87,6 +95,8 @@ def allowed(row: Row) -> bool:
     ):
         return False
     if row["window"] == "both" and row["mask"] == "causal":  # CAUSAL forces the right bound to None
+        return False
+    if "-" not in (row["quant"], row["cache"]):  # one kv_dtype
         return False
     return "-" in (row["softcap"], row["alibi"])
 
@@ -116,7 +126,7 @@ def _judge_row(row: Row, subject: AttentionSubject, seed: int) -> Measures:
     seq_lens = [blocks * spec.block_size + tokens for blocks, tokens in ends]
     spread = 4.0 if spec.softcap is not None else 1.0
     content = Content.random(spec, query_lens, seq_lens, seed, spread=spread)
-    return judge(subject, content, Placing(seed=seed))
+    return judge(subject, content, Placing(seed=seed, lengths_slack=7))
 
 
 def left_over(subject: AttentionSubject) -> list[dict[str, str]]:

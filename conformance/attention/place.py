@@ -178,7 +178,7 @@ def _batch(
     tree_mask = tree_indptr = None
     if spec.mask is Mask.TREE:
         assert content.trees is not None
-        tree_mask, tree_indptr = _pack_trees(content.trees)
+        tree_mask, tree_indptr = _pack_trees(content.trees, placing.tree_gap)
     return AttentionBatch(
         query_start_loc=starts.to(device, copy=True),
         seq_lens=lengths.to(device, copy=True),
@@ -191,7 +191,7 @@ def _batch(
     )
 
 
-def _pack_trees(trees: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
+def _pack_trees(trees: tuple[Tensor | None, ...], gap: int) -> tuple[Tensor, Tensor]:
     """Bit row*query_len+col of a request's bytes, lowest bit first; unused bits are set."""
     data: list[int] = []
     offsets = [0]
@@ -201,6 +201,7 @@ def _pack_trees(trees: tuple[Tensor | None, ...]) -> tuple[Tensor, Tensor]:
             bits += [True] * (-len(bits) % 8)
             for i in range(0, len(bits), 8):
                 data.append(sum(bit << n for n, bit in enumerate(bits[i : i + 8])))
+            data += [255] * gap
         offsets.append(len(data))
     return torch.tensor(data, dtype=torch.uint8), torch.tensor(offsets, dtype=torch.int64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ class Placing:
     spare_blocks   blocks of the pool beyond the owned ones
     padding_rows   rows of q, out and lse beyond query_start_loc[B]
     lengths_slack  seq_lens_host exceeds seq_lens by this (async_lengths)
+    tree_gap       bytes of tree_mask behind each request's that belong to nobody
     reuse          requests with equal keys share blocks: entry r names the request whose table it
                    copies
     """
@@ -83,7 +85,17 @@ class Placing:
     spare_blocks: int = 5
     padding_rows: int = 0
     lengths_slack: int = 0
+    tree_gap: int = 0
     reuse: tuple[int, ...] | None = None
+
+    def __repr__(self) -> str:
+        """What differs from the usual, so that a failure's line can be read."""
+        said = [f"seed={self.seed}"]
+        for field in dataclasses.fields(self)[1:]:
+            value = getattr(self, field.name)
+            if value != field.default:
+                said.append(f"{field.name}={getattr(value, 'name', value)}")
+        return f"Placing({', '.join(said)})"
 
 
 @dataclass(frozen=True, eq=False)

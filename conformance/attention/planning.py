@@ -170,6 +170,21 @@ def _refresh(subject: AttentionSubject, seed: int) -> Measures:
     bs = spec.block_size
     first = Content.random(spec, [1, 1, 1, 0], [bs + 1, 3, 2 * bs, 5], seed)
     second = Content.random(spec, [1, 0, 1, 1], [2, bs, 3 * bs - 1, 2 * bs + 1], seed + 1)
+    return _refreshed(subject, first, second, seed)
+
+
+def _other_rows(subject: AttentionSubject, seed: int) -> Measures:
+    """As many rows as before, otherwise shared out: one request has most of them now."""
+    spec = subject.spec(rows=7)
+    bs = spec.block_size
+    first = Content.random(spec, [2, 3, 3, 1], [bs + 2, 3, bs, 5], seed)
+    second = Content.random(spec, [0, 1, 7, 1], [2, bs, bs + 7, 2 * bs + 1], seed + 1)
+    return _refreshed(subject, first, second, seed)
+
+
+def _refreshed(subject: AttentionSubject, first: Content, second: Content, seed: int) -> Measures:
+    spec = first.spec
+    bs = spec.block_size
     steps = [place(c, subject.device, Placing(seed=seed, extra_columns=4)) for c in (first, second)]
     width = min(s.batch.block_table.shape[1] for s in steps)
     steps = [_narrowed(s, width) for s in steps]
@@ -247,6 +262,7 @@ def _cases() -> list[Case]:
         cases.append(attention_case(id, "invalid-batch", judge_it, faults=faults, core=True))
     for id, judge_plan in (
         ("into/refresh", _refresh),
+        ("into/other-rows", _other_rows),
         ("into/failed-refresh", _failed_refresh),
         ("into/other-memory", _other_memory),
     ):

@@ -80,10 +80,13 @@ def _scales(
     """Scales are strided: PER_TOKEN_HEAD has a gap behind each token, PER_HEAD behind each head."""
     shape = scale_shape(spec, num_blocks)
     if spec.kv_quant is KVQuant.PER_TENSOR:
-        return torch.ones(shape, device=device)
+        one = torch.ones(shape, device=device)
+        guards.append(Guard("a constant scale", "quantisation", one))
+        return one
     if spec.kv_quant is KVQuant.PER_HEAD:
-        column = torch.full((*shape, gap), float("nan"), device=device)[:, 0]
-        return column.fill_(1.0)
+        columns = torch.full((*shape, gap), float("nan"), device=device)
+        guards.append(Guard("a constant scale", "quantisation", columns))
+        return columns[:, 0].fill_(1.0)
     heads = shape[2]
     wide = torch.empty((*shape[:2], heads + gap), device=device)
     _poison(wide, poison)

@@ -11,7 +11,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-__all__ = ["acceptable", "decode", "encode", "largest", "token_scales"]
+__all__ = ["acceptable", "decode", "encode", "largest", "middles", "token_scales"]
 
 BOUNDARY = 1e-6
 """A quotient this close (relatively) to the middle between two values may be rounded to either:
@@ -41,14 +41,26 @@ def encode(x: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
     return _nearest(x.double() / scale.double(), dtype)[0]
 
 
-def acceptable(x: Tensor, scale: Tensor, dtype: torch.dtype, stored: Tensor) -> Tensor:
-    """bool, where the uint8 codes `stored` are a correct rounding of x / scale."""
+def acceptable(
+    x: Tensor, scale: Tensor, dtype: torch.dtype, stored: Tensor, *, exact: bool = False
+) -> Tensor:
+    """bool, where the uint8 codes `stored` are a correct rounding of x / scale.
+
+    exact: the quotient can be had without rounding (scale is a power of two): no BOUNDARY."""
     quotient = x.double() / scale.double()
+    nearest, _ = _nearest(quotient, dtype)
+    zero = (decode(stored, dtype) == 0) & (decode(nearest, dtype) == 0)  # either sign of zero
+    if exact:
+        return (stored == nearest) | zero
     lower, _ = _nearest(quotient * (1 - BOUNDARY), dtype)
     upper, _ = _nearest(quotient * (1 + BOUNDARY), dtype)
-    exact, _ = _nearest(quotient, dtype)
-    zero = (decode(stored, dtype) == 0) & (decode(exact, dtype) == 0)  # either sign of zero
-    return (stored == exact) | (stored == lower) | (stored == upper) | zero
+    return (stored == nearest) | (stored == lower) | (stored == upper) | zero
+
+
+def middles(dtype: torch.dtype) -> Tensor:
+    """float32 numbers in the middle between two neighbours of `dtype`; 16-bit floats hold them."""
+    values = _codes(dtype)[0]
+    return ((values[1:] + values[:-1]) / 2).float()
 
 
 def _nearest(quotient: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

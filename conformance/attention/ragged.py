@@ -48,17 +48,11 @@ def _strategy(spec: AttentionSpec, rows: int) -> Any:
     from hypothesis import strategies as st
 
     longest = 2 * spec.block_size + 2
-    short = spec.mask is not Mask.TREE  # rows before the first key; a tree has its own keys
-
-    def request(lengths: tuple[int, int]) -> tuple[int, int]:
-        query, keys = lengths
-        return query, keys if short else max(query, keys)
-
     seeds = st.integers(0, 2**16)
     return st.builds(
         Ragged,
         requests=st.lists(
-            st.tuples(st.integers(0, rows), st.integers(0, longest)).map(request),
+            st.tuples(st.integers(0, rows), st.integers(0, longest)),
             min_size=1,
             max_size=MOST_REQUESTS,
         ).map(tuple),
@@ -74,6 +68,7 @@ def _strategy(spec: AttentionSpec, rows: int) -> Any:
             table_gap=st.integers(0, 3),
             padding_rows=st.integers(0, 3),
             lengths_slack=st.integers(0, 40 if spec.async_lengths else 0),
+            tree_gap=st.integers(0, 2 if spec.mask is Mask.TREE else 0),
         ),
     )
 

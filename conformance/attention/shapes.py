@@ -134,7 +134,7 @@ def _mla(subject: AttentionSubject, seed: int) -> Measures:
 
 HEADS = (
     (4, 4), (9, 3), (8, 2), (8, 1), (32, 8), (10, 2), (12, 2), (14, 2),
-    (28, 4), (32, 2), (64, 4), (24, 1), (48, 1), (71, 1),
+    (28, 4), (32, 2), (64, 4), (24, 1), (48, 1), (71, 1), (40, 40), (128, 8),
 )  # fmt: skip
 
 MEMORY: tuple[tuple[str, Placing, tuple[str, ...]], ...] = (

@@ -4,6 +4,7 @@ else changes."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = ["CASES", "QUANTISED"]
 
 BLOCKS = 5
 SCALES = (0.0109, 0.034)
+TIE_SCALES = (2.0**-5, 2.0**-3)
 
 QUANTISED = tuple(
     (f"{name}/{quantum.value.replace('_', '-')}", {"kv_dtype": dtype, "kv_quant": quantum})
@@ -47,10 +49,11 @@ QUANTISED = tuple(
 class Shape:
     """What a write looks like.
 
-    slots      block-relative: "scattered" over the pool, "skips" with negative ones, or "none"
+    slots      a key of SLOTS
     padding    rows of k and v beyond slot_mapping, NaN
     fused      k and v are slices of one [T, Hq + 2 Hkv, D] tensor
     spread     of the values: large ones saturate an 8-bit cache
+    ties       values lie in the middle between two 8-bit ones, at scales that are powers of two
     """
 
     slots: str = "scattered"
@@ -58,17 +61,19 @@ class Shape:
     fused: bool = False
     storage: Storage = Storage.PLAIN
     spread: float = 1.0
+    ties: bool = False
 
 
 def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> None:
     spec = subject.spec(wanted)
     guards: list[Guard] = []
-    op = subject.open(spec, Limits(8, 16, BLOCKS * spec.block_size, BLOCKS))
+    keys = BLOCKS * spec.block_size
+    op = subject.open(spec, Limits(8, max(16, 2 * keys), keys, BLOCKS))
     placing = Placing(seed=seed, poison=Poison.MIXED, storage=shape.storage)
     cache = make_cache(spec, BLOCKS, subject.device, placing, guards)
-    _give_scales(spec, cache.k_scale, cache.v_scale)
+    _give_scales(spec, cache.k_scale, cache.v_scale, TIE_SCALES if shape.ties else SCALES)
     random = torch.Generator().manual_seed(seed)
-    slots = _slots(shape.slots, spec.block_size, random)
+    slots = SLOTS[shape.slots](spec.block_size, random)
     k, v = _rows(spec, len(slots) + shape.padding, shape, random)
     k[len(slots) :] = float("nan")
     k[[i for i, s in enumerate(slots) if s < 0]] = float("nan")
@@ -92,7 +97,7 @@ def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed
     if subject.device.type == "cuda":
         torch.cuda.synchronize(subject.device)
     for (name, _, pool, scale), source in zip(pools, sources, strict=True):
-        _check_values(spec, name, source, slots, pool, scale)
+        _check_values(spec, name, source, slots, pool, scale, exact=shape.ties)
     # Apart from the slots, which were judged, all is as it was, bit for bit.
     for guard, old in zip(guards, before, strict=True):
         _blank(guard, guard.base, slots, spec.block_size)
@@ -100,18 +105,52 @@ def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed
     _check_pools(guards, before)
 
 
-def _slots(kind: str, block_size: int, random: torch.Generator) -> list[int]:
+def _scattered(block_size: int, random: torch.Generator) -> list[int]:
     every = torch.randperm(BLOCKS * block_size, generator=random).tolist()
-    last = BLOCKS * block_size - 1
-    every.remove(last)  # the slot that index -1 would hit stays unowned
-    if kind == "none":
-        return [-1, -1, -1]
-    if kind == "empty":
-        return []
-    chosen = every[: min(7, len(every))]
-    if kind == "skips":
-        return [-1, chosen[0], -1, *chosen[1:4], -(2**40), -2]
-    return chosen
+    every.remove(BLOCKS * block_size - 1)  # the slot that index -1 would hit stays unowned
+    return every[: min(7, len(every))]
+
+
+def _skips(block_size: int, random: torch.Generator) -> list[int]:
+    chosen = _scattered(block_size, random)
+    return [-1, chosen[0], -1, *chosen[1:4], -(2**40), -2]
+
+
+def _borders(block_size: int, random: torch.Generator) -> list[int]:
+    """The first and the last slot of every block, slot 0 and the pool's last one among them."""
+    ends = {b * block_size + at for b in range(BLOCKS) for at in (0, block_size - 1)}
+    order = torch.randperm(len(ends), generator=random).tolist()
+    return [sorted(ends)[i] for i in order]
+
+
+def _across(block_size: int, random: torch.Generator) -> list[int]:
+    """A prompt in blocks 3, 1 and 4: from the last slot of the first to the first of the last."""
+    table = (3, 1, 4)
+    positions = range(block_size - 1, 2 * block_size + 1)
+    return [table[p // block_size] * block_size + p % block_size for p in positions]
+
+
+def _reversed(block_size: int, random: torch.Generator) -> list[int]:
+    """Descending slots, over a border of blocks."""
+    return list(range(2 * block_size, block_size - 2 if block_size > 1 else 0, -1))
+
+
+def _alternate(block_size: int, random: torch.Generator) -> list[int]:
+    """Every second row is skipped, the first and the last too."""
+    return [slot for own in _across(block_size, random) for slot in (-1, own)] + [-1]
+
+
+SLOTS: Mapping[str, Callable[[int, torch.Generator], list[int]]] = {
+    "scattered": _scattered,
+    "skips": _skips,
+    "none": lambda block_size, random: [-1, -1, -1],
+    "empty": lambda block_size, random: [],
+    "borders": _borders,
+    "across": _across,
+    "reversed": _reversed,
+    "alternate": _alternate,
+}
+"""(block_size, random) -> slot_mapping of a pool of BLOCKS blocks"""
 
 
 def _rows(
@@ -119,7 +158,12 @@ def _rows(
 ) -> tuple[Tensor, Tensor | None]:
     k = torch.randn(rows, spec.num_kv_heads, spec.head_dim, generator=random) * shape.spread
     v = torch.randn(rows, spec.num_kv_heads, spec.head_dim_v, generator=random) * shape.spread
-    if rows > 1:
+    if shape.ties:
+        middles = quant.middles(spec.kv_dtype)
+        for x, base in zip((k, v), TIE_SCALES, strict=True):
+            pick = torch.randint(len(middles), x.shape, generator=random)
+            x.copy_(middles[pick] * _constant(spec, base)[:, None])
+    elif rows > 1:
         k[1] = 0.0  # an all-zero row has scale 1
     return k.to(spec.dtype), None if spec.shared_kv else v.to(spec.dtype)
 
@@ -138,16 +182,25 @@ def _to_device(
     return fused_k, fused_v
 
 
-def _give_scales(spec: AttentionSpec, k_scale: Tensor | None, v_scale: Tensor | None) -> None:
+def _give_scales(
+    spec: AttentionSpec,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+    bases: tuple[float, float],
+) -> None:
     """Constant scales, different per head; PER_TOKEN_HEAD ones are write()'s to compute."""
     if spec.kv_quant not in (KVQuant.PER_TENSOR, KVQuant.PER_HEAD):
         return
-    for scale, base in ((k_scale, SCALES[0]), (v_scale, SCALES[1])):
+    for scale, base in ((k_scale, bases[0]), (v_scale, bases[1])):
         assert scale is not None
-        value = torch.tensor(base)
-        if spec.kv_quant is KVQuant.PER_HEAD:
-            value = base * (1 + torch.arange(spec.num_kv_heads))
-        scale.copy_(value)
+        value = _constant(spec, base)
+        scale.copy_(value if spec.kv_quant is KVQuant.PER_HEAD else value[0])
+
+
+def _constant(spec: AttentionSpec, base: float) -> Tensor:
+    """[Hkv]: `base` times 1, 2, 4, ... by head, or the same for all."""
+    head = torch.arange(spec.num_kv_heads)
+    return base * 2.0 ** (head % 4 if spec.kv_quant is KVQuant.PER_HEAD else 0 * head)
 
 
 def _check_values(
@@ -157,7 +210,10 @@ def _check_values(
     slots: list[int],
     pool: Tensor,
     scale: Tensor | None,
+    *,
+    exact: bool,
 ) -> None:
+    """exact: x / scale has no rounding of its own, so that a tie is a tie."""
     for row, slot in enumerate(slots):
         if slot < 0:
             continue
@@ -183,7 +239,7 @@ def _check_values(
         else:
             used = scale.cpu().expand(spec.num_kv_heads)
         codes = stored.contiguous().view(torch.uint8)
-        right_codes = quant.acceptable(real, used[:, None], spec.kv_dtype, codes)
+        right_codes = quant.acceptable(real, used[:, None], spec.kv_dtype, codes, exact=exact)
         if not bool(right_codes.all()):
             head, dim = (~right_codes).nonzero()[0].tolist()
             value = float(real[head, dim])
@@ -196,7 +252,8 @@ def _check_values(
 
 
 def _blank(guard: Guard, base: Tensor, slots: list[int], block_size: int) -> None:
-    assert guard.slots is not None
+    if guard.slots is None:  # constant scales
+        return
     for slot in slots:
         if slot >= 0:
             for view in guard.slots(base):
@@ -205,6 +262,55 @@ def _blank(guard: Guard, base: Tensor, slots: list[int], block_size: int) -> Non
 
 def _check_pools(guards: list[Guard], expected: list[Tensor]) -> None:
     check_guards([dataclasses.replace(g, rule="write") for g in guards], expected)
+
+
+def _in_place(subject: AttentionSubject, seed: int) -> None:
+    """The same tensors with other contents, as engines keep them: what counts is there now."""
+    spec = subject.spec()
+    op = subject.open(spec, Limits(8, 16, BLOCKS * spec.block_size, BLOCKS))
+    cache = make_cache(spec, BLOCKS, subject.device, Placing(seed=seed), [])
+    random = torch.Generator().manual_seed(seed)
+    slots = torch.empty(4, dtype=torch.int64, device=subject.device)
+    k, v = (
+        torch.empty(4, spec.num_kv_heads, d, dtype=spec.dtype, device=subject.device)
+        for d in (spec.head_dim, spec.head_dim_v)
+    )
+    free = torch.randperm(BLOCKS * spec.block_size, generator=random)
+    for step in range(3):
+        chosen = free[4 * step : 4 * step + 4].clone()
+        chosen[step] = -1
+        own_k, own_v = _rows(spec, 4, Shape(), random)
+        assert own_v is not None
+        for target, source in ((slots, chosen), (k, own_k), (v, own_v)):
+            target.copy_(source)
+        op.write(k, v, cache, slots)
+        for name, x, pool in (("k", own_k, cache.k), ("v", own_v, cache.v)):
+            _check_values(spec, name, x, chosen.tolist(), pool, None, exact=False)
+
+
+def _many(subject: AttentionSubject, seed: int) -> None:
+    """More rows than a grid has on its y axis, of which four are live. An emulated grid has no such
+    limit, and every row of it takes its time."""
+    rows = 65535 + 5 if subject.backend.emulated is None else 3000
+    spec = subject.spec()
+    op = subject.open(spec, Limits(8, rows, BLOCKS * spec.block_size, BLOCKS))
+    cache = make_cache(spec, BLOCKS, subject.device, Placing(seed=seed), [])
+    live = torch.tensor([0, 1, rows - 5, rows - 1])
+    slots = torch.full((rows,), -1)
+    slots[live] = torch.tensor([1, 0, 2 * spec.block_size, BLOCKS * spec.block_size - 1])
+    random = torch.Generator().manual_seed(seed)
+    own = [
+        torch.randn(4, spec.num_kv_heads, d, generator=random).to(spec.dtype)
+        for d in (spec.head_dim, spec.head_dim_v)
+    ]
+    k, v = (
+        torch.full((rows, *x.shape[1:]), float("nan"), dtype=spec.dtype, device=subject.device)
+        for x in own
+    )
+    k[live.to(subject.device)], v[live.to(subject.device)] = (x.to(subject.device) for x in own)
+    op.write(k, v, cache, slots.to(subject.device))
+    for name, x, pool in (("k", own[0], cache.k), ("v", own[1], cache.v)):
+        _check_values(spec, name, x, slots[live].tolist(), pool, None, exact=False)
 
 
 def _cases() -> list[Case]:
@@ -223,6 +329,13 @@ def _cases() -> list[Case]:
         ("hnd-interleaved", Shape(storage=Storage.INTERLEAVED), {"layout": Layout.HND}, ("KH-27",)),
         ("odd-heads", Shape(), {"num_heads": 9, "num_kv_heads": 3}, ("KH-27",)),
         ("value-dim", Shape(), {"head_dim": 128, "head_dim_v": 64}, ()),
+        ("borders", Shape(slots="borders"), {}, ("KH-14", "KH-50")),
+        ("across", Shape(slots="across"), {}, ("KH-50",)),
+        ("reversed", Shape(slots="reversed"), {}, ("KH-50",)),
+        ("alternate", Shape(slots="alternate"), {}, ("KH-49",)),
+        ("borders-hnd", Shape(slots="borders"), {"layout": Layout.HND}, ("KH-27", "KH-28")),
+        ("block-5", Shape(slots="borders"), {"block_size": 5}, ("KH-17",)),
+        ("block-1", Shape(slots="alternate"), {"block_size": 1}, ("KH-17",)),
         (
             "shared-kv",
             Shape(slots="skips"),
@@ -233,7 +346,9 @@ def _cases() -> list[Case]:
             (),
         ),
     )  # fmt: skip
-    plain = {"plain", "negative-slots", "no-live-row", "no-rows", "padding-rows", "dim-128"}
+    plain = {"plain", "negative-slots", "no-live-row", "no-rows", "padding-rows", "dim-128"} | {
+        "borders", "across", "reversed", "alternate",
+    }  # fmt: skip
     for id, shape, wanted, faults in shapes:
         judge_it = partial(_write, shape, wanted)
         cases.append(
@@ -244,15 +359,31 @@ def _cases() -> list[Case]:
         cases.append(
             attention_case(f"write/{name}", "write", partial(_write, Shape(), {"dtype": dtype}))
         )
+        judge_it = partial(_write, Shape(slots="borders"), {"dtype": dtype})
+        cases.append(attention_case(f"write/{name}/borders", "write", judge_it, faults=("KH-14",)))
+    for dtype, stored in (
+        (torch.float32, torch.bfloat16), (torch.float32, torch.float16),
+        (torch.bfloat16, torch.float32), (torch.float16, torch.float32),
+    ):  # fmt: skip
+        name = "-into-".join(str(x).removeprefix("torch.") for x in (dtype, stored))
+        judge_it = partial(_write, Shape(slots="borders"), {"dtype": dtype, "kv_dtype": stored})
+        cases.append(attention_case(f"write/{name}", "write", judge_it))
     for id, wanted in QUANTISED:
         for name, shape in (
             ("normal", Shape(slots="skips", padding=2)),
             ("saturated", Shape(spread=40.0)),
+            ("borders", Shape(slots="borders")),
+            ("alternate", Shape(slots="alternate")),
         ):
             judge_it = partial(_write, shape, wanted)
             cases.append(attention_case(f"write/{id}/{name}", "quantisation", judge_it))
+        if wanted["kv_quant"] is not KVQuant.PER_TOKEN_HEAD:
+            judge_it = partial(_write, Shape(ties=True), wanted)
+            cases.append(attention_case(f"write/{id}/ties", "quantisation", judge_it))
     hnd = {"kv_dtype": torch.int8, "kv_quant": KVQuant.PER_TOKEN_HEAD, "layout": Layout.HND}
     cases.append(attention_case("write/int8/hnd", "quantisation", partial(_write, Shape(), hnd)))
+    cases.append(attention_case("write/in-place", "write", _in_place, core=True))
+    cases.append(attention_case("write/many-rows", "write", _many, faults=("KH-54",), core=True))
     return cases
 
 

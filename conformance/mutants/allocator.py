@@ -1,7 +1,7 @@
 """Planted bugs: allocators that are wrong in one small, plausible way each.
 
 They test the suite. tests/test_allocator_mutants.py names the case that kills each of them. More of
-them are in allocator_costs.py.
+them are in allocator_costs.py and allocator_identity.py.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from pagedattn.backends.allocators.lru import LRU
 from pagedattn.backends.allocators.paged import PagedAllocator
 from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.prefix import Node, PrefixIndex, pack
-from pagedattn.conformance.mutants import allocator_costs as _more_of_them  # noqa: F401
+from pagedattn.conformance.mutants import (
+    allocator_costs as _costs,  # noqa: F401 - they enter themselves into PLANTED
+    allocator_identity as _identity,  # noqa: F401
+)
 from pagedattn.conformance.mutants.allocator_garden import PLANTED, AllocatorMutant, Blind, plant
 from pagedattn.errors import OutOfBlocks
 

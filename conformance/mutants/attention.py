@@ -11,10 +11,14 @@ from types import MappingProxyType
 from pagedattn.conformance.mutants import (
     contract_bugs,
     extreme_bugs,
+    launch_bugs,
     mask_bugs,
     memory_bugs,
     number_bugs,
     reach_bugs,
+    rounding_bugs,
+    state_bugs,
+    together_bugs,
     write_bugs,
 )
 from pagedattn.conformance.mutants.planting import AttentionMutant
@@ -32,6 +36,10 @@ ATTENTION_MUTANTS: Mapping[str, AttentionMutant] = MappingProxyType(
             extreme_bugs,
             contract_bugs,
             reach_bugs,
+            together_bugs,
+            rounding_bugs,
+            state_bugs,
+            launch_bugs,
         )
         for mutant in file.MUTANTS
     }
