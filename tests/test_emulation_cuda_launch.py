@@ -39,6 +39,8 @@ __global__ void halves(const __half* in, __half* o) { o[threadIdx.x] = in[thread
 __global__ void raw(const void* in, unsigned char* o) {
   o[threadIdx.x] = static_cast<const unsigned char*>(in)[threadIdx.x];
 }
+struct Target { int index; float* to; };
+__global__ void structure(const Target t) { t.to[t.index] = 1.f; }
 __global__ void indirect(float** table) { *table[0] = 4.f; }
 __global__ void arch(int* o) { o[0] = __CUDA_ARCH__; }
 __global__ void shared(float* o) {
@@ -197,6 +199,19 @@ def test_checked_mode_wants_to_know_how_far_a_pointer_goes() -> None:
     with memory(target):
         module.get_function("indirect")((1,), (1,), (table.data_ptr(),))
     assert target.item() == 4
+
+
+class Target(ctypes.Structure):
+    _fields_ = (("index", ctypes.c_int), ("to", ctypes.c_void_p))
+
+
+def test_checked_mode_follows_the_pointers_of_a_structure() -> None:
+    kernel = RawModule(code=SOURCE, checked=True).get_function("structure")
+    out = torch.zeros(4)
+    kernel((1,), (1,), (Target(3, out.data_ptr()),))
+    assert out.tolist() == [0.0, 0.0, 0.0, 1.0]
+    with pytest.raises(KernelFault, match="byte 16 of the 16 bytes of argument 0"):
+        kernel((1,), (1,), (Target(4, out.data_ptr()),))
 
 
 def test_views_count_from_their_first_to_their_last_element() -> None:

@@ -165,13 +165,15 @@ class Library:
         return ""
 
     def place_of(self, pc: int) -> str:
-        """ "file:line" of an instruction, "" where there is no debug information."""
-        command = ["addr2line", "-e", str(self.path), hex(pc - self.base - 1)]
+        """ "file:line" of an instruction, "" where there is no debug information. Of inlined calls
+        the innermost that is not this package's own."""
+        command = ["addr2line", "-i", "-e", str(self.path), hex(pc - self.base - 1)]
         try:
             shown = subprocess.run(command, capture_output=True, text=True, timeout=30).stdout
         except (OSError, subprocess.TimeoutExpired):
             return ""
-        place = shown.strip().split(" ")[0]
-        return (
-            "" if place.startswith("??") or place.endswith(":?") else re.sub(r"^(\./)+", "", place)
-        )
+        places = [line.split(" ")[0] for line in shown.splitlines()]
+        known = [p for p in places if not p.startswith("??") and not p.endswith(":?")]
+        own = str(toolchain.INCLUDE.resolve())
+        known.sort(key=lambda p: str(Path(p).resolve()).startswith(own))
+        return re.sub(r"^(\./)+", "", known[0]) if known else ""

@@ -8,8 +8,9 @@ namespace simt {
 struct Shadow {  // of one byte of shared memory
   unsigned write_epoch, write_clock, read_epoch, read_clock;
   unsigned short writer, reader;
-  unsigned char written;                      // in this block
-  unsigned char many_readers, many_warps;     // besides `reader`
+  unsigned char written;                   // in this block
+  unsigned char in_flight;                 // a cp.async has yet to land here
+  unsigned char many_readers, many_warps;  // besides `reader`
 };
 static std::vector<Shadow> shadow;
 
@@ -18,18 +19,31 @@ void reset_shadow() {
   shadow.assign(static_cast<size_t>(block.dynamic_end - block.shared), Shadow{});
 }
 
+void set_in_flight(const void *address, unsigned size, bool in_flight) {
+  if (!block.launch.checks) return;
+  Shadow *s = &shadow[static_cast<size_t>(static_cast<const char *>(address) - block.shared)];
+  for (unsigned i = 0; i < size; ++i) s[i].in_flight = in_flight;
+}
+
 // Whether what `other` did at `clock` of its warp comes before what the running thread does.
 static bool ordered(unsigned other, unsigned clock) {
   return other == running.thread || (other >> 5 == running.thread >> 5 && me().clock > clock);
 }
 
-static void race(const char *what, unsigned other, const void *address, unsigned size, const void *pc) {
-  stop("race on shared memory: thread " + name_of(running.thread) + " " + what + " thread " + name_of(other) +
-           " with no barrier between; " + address_report(address, size),
-       {}, pc);
+// Where an access happens: an instruction of the kernel, or a place when the runtime makes it.
+struct Site {
+  const void *pc;
+  Place place;
+};
+
+static void race(const char *what, unsigned other, const void *address, unsigned size,
+                 const Site &site) {
+  stop("race on shared memory: thread " + name_of(running.thread) + " " + what + " thread " +
+           name_of(other) + " with no barrier between; " + address_report(address, size),
+       site.place, site.pc);
 }
 
-static void check_shared(const char *p, unsigned size, Access access, const void *pc) {
+static void check_shared(const char *p, unsigned size, Access access, const Site &site) {
   const unsigned checks = block.launch.checks, epoch = block.epoch;
   for (unsigned i = 0; i < size; ++i) {
     Shadow &s = shadow[static_cast<size_t>(p - block.shared) + i];
@@ -37,12 +51,21 @@ static void check_shared(const char *p, unsigned size, Access access, const void
       s.written = 1;
       continue;
     }
+    if (checks & RACES && s.in_flight) {
+      stop(std::string(access == Access::Read ? "read of" : "write to") +
+               " shared memory that a cp.async of thread " + name_of(s.writer) +
+               " is still to fill: that thread has not waited for it; " + address_report(p, size),
+           site.place, site.pc);
+    }
     if (checks & RACES && s.write_epoch == epoch && !ordered(s.writer, s.write_clock)) {
-      race(access == Access::Read ? "reads what was written by" : "writes what was written by", s.writer, p, size, pc);
+      race(access == Access::Read ? "reads what was written by" : "writes what was written by",
+           s.writer, p, size, site);
     }
     if (access == Access::Read) {
       if (checks & UNINITIALISED && !s.written) {
-        stop("read of shared memory that no thread of this block has written; " + address_report(p, size), {}, pc);
+        stop("read of shared memory that no thread of this block has written; " +
+                 address_report(p, size),
+             site.place, site.pc);
       }
       if (s.read_epoch != epoch) {
         s.many_readers = s.many_warps = 0;
@@ -57,7 +80,7 @@ static void check_shared(const char *p, unsigned size, Access access, const void
       const bool apart = s.many_warps || s.reader >> 5 != running.thread >> 5;
       const bool alone = s.reader == running.thread && !s.many_readers;
       if (apart || (!alone && me().clock <= s.read_clock)) {
-        race("writes what is still read by", s.reader, p, size, pc);
+        race("writes what is still read by", s.reader, p, size, site);
       }
     }
     s.write_epoch = epoch, s.write_clock = me().clock, s.writer = running.thread;
@@ -65,7 +88,7 @@ static void check_shared(const char *p, unsigned size, Access access, const void
   }
 }
 
-static void check(const void *address, unsigned size, Access access, const void *pc) {
+static void check(const void *address, unsigned size, Access access, const Site &site) {
   if (!block.launch.checks) return;
   const char *p = static_cast<const char *>(address);
   if (p >= stack_of(running.thread) && p + size <= stack_of(running.thread) + STACK) return;
@@ -75,9 +98,9 @@ static void check(const void *address, unsigned size, Access access, const void 
       if (!(block.launch.checks & BOUNDS)) return;
       stop(std::string(access == Access::Read ? "read" : "write") + " of " + std::to_string(size) +
                " bytes outside shared memory: " + address_report(p, size),
-           {}, pc);
+           site.place, site.pc);
     }
-    check_shared(p, size, access, pc);
+    check_shared(p, size, access, site);
     return;
   }
   // The slots of a shuffle, threadIdx: what the runtime shows to kernels.
@@ -87,7 +110,8 @@ static void check(const void *address, unsigned size, Access access, const void 
   static int last = 0;
   bool readable = false;
   if (last >= launch.num_regions) last = 0;
-  for (int i = 0, r = last; i < launch.num_regions; ++i, r = r + 1 < launch.num_regions ? r + 1 : 0) {
+  for (int i = 0, r = last; i < launch.num_regions;
+       ++i, r = r + 1 < launch.num_regions ? r + 1 : 0) {
     const Region &region = launch.regions[r];
     if (p < region.begin || p + size > region.end) continue;
     if (access == Access::Read || region.writable) {
@@ -98,13 +122,17 @@ static void check(const void *address, unsigned size, Access access, const void 
   }
   const char *what = access == Access::Read ? "read" : access == Access::Write ? "write" : "atomic";
   stop(std::string(what) + " of " + std::to_string(size) + " bytes " +
-           (readable ? "to memory that was given as const: " : "outside the memory that the kernel was given: ") +
+           (readable ? "to memory that was given as const: "
+                     : "outside the memory that the kernel was given: ") +
            address_report(p, size),
-       {}, pc);
+       site.place, site.pc);
 }
 
-SIMT_EXPORT void touch(const void *address, unsigned size, Access access) {
-  check(address, size, access, __builtin_return_address(0));
+SIMT_EXPORT void touch(const void *address, unsigned size, Access access, const void *pc) {
+  check(address, size, access, {pc, {}});
+}
+void touch_at(const void *address, unsigned size, Access access, const Place &place) {
+  check(address, size, access, {nullptr, place});
 }
 SIMT_EXPORT bool is_shared(const void *address, unsigned size) {
   const char *p = static_cast<const char *>(address);
@@ -117,24 +145,24 @@ SIMT_EXPORT unsigned shared_offset(const void *address) {
 
 }  // namespace simt
 
-#define HOOKS(SIZE)                                                                              \
-  SIMT_EXPORT void __tsan_read##SIZE(void *p) {                                                  \
-    simt::check(p, SIZE, simt::Access::Read, __builtin_return_address(0));                       \
-  }                                                                                              \
-  SIMT_EXPORT void __tsan_write##SIZE(void *p) {                                                 \
-    simt::check(p, SIZE, simt::Access::Write, __builtin_return_address(0));                      \
-  }                                                                                              \
-  SIMT_EXPORT void __tsan_unaligned_read##SIZE(void *p) {                                        \
-    simt::check(p, SIZE, simt::Access::Read, __builtin_return_address(0));                       \
-  }                                                                                              \
-  SIMT_EXPORT void __tsan_unaligned_write##SIZE(void *p) {                                       \
-    simt::check(p, SIZE, simt::Access::Write, __builtin_return_address(0));                      \
-  }                                                                                              \
-  SIMT_EXPORT void __tsan_volatile_read##SIZE(void *p) {                                         \
-    simt::check(p, SIZE, simt::Access::Atomic, __builtin_return_address(0));                     \
-  }                                                                                              \
-  SIMT_EXPORT void __tsan_volatile_write##SIZE(void *p) {                                        \
-    simt::check(p, SIZE, simt::Access::Atomic, __builtin_return_address(0));                     \
+#define HOOKS(SIZE)                                                                \
+  SIMT_EXPORT void __tsan_read##SIZE(void *p) {                                    \
+    simt::check(p, SIZE, simt::Access::Read, {__builtin_return_address(0), {}});   \
+  }                                                                                \
+  SIMT_EXPORT void __tsan_write##SIZE(void *p) {                                   \
+    simt::check(p, SIZE, simt::Access::Write, {__builtin_return_address(0), {}});  \
+  }                                                                                \
+  SIMT_EXPORT void __tsan_unaligned_read##SIZE(void *p) {                          \
+    simt::check(p, SIZE, simt::Access::Read, {__builtin_return_address(0), {}});   \
+  }                                                                                \
+  SIMT_EXPORT void __tsan_unaligned_write##SIZE(void *p) {                         \
+    simt::check(p, SIZE, simt::Access::Write, {__builtin_return_address(0), {}});  \
+  }                                                                                \
+  SIMT_EXPORT void __tsan_volatile_read##SIZE(void *p) {                           \
+    simt::check(p, SIZE, simt::Access::Atomic, {__builtin_return_address(0), {}}); \
+  }                                                                                \
+  SIMT_EXPORT void __tsan_volatile_write##SIZE(void *p) {                          \
+    simt::check(p, SIZE, simt::Access::Atomic, {__builtin_return_address(0), {}}); \
   }
 
 extern "C" {
@@ -144,20 +172,30 @@ HOOKS(4)
 HOOKS(8)
 HOOKS(16)
 SIMT_EXPORT void __tsan_read_range(void *p, size_t size) {
-  simt::check(p, static_cast<unsigned>(size), simt::Access::Read, __builtin_return_address(0));
+  simt::check(p, static_cast<unsigned>(size), simt::Access::Read,
+              {__builtin_return_address(0), {}});
 }
 SIMT_EXPORT void __tsan_write_range(void *p, size_t size) {
-  simt::check(p, static_cast<unsigned>(size), simt::Access::Write, __builtin_return_address(0));
+  simt::check(p, static_cast<unsigned>(size), simt::Access::Write,
+              {__builtin_return_address(0), {}});
 }
 // What memcpy, memset and memmove are linked to in a checked kernel.
 SIMT_EXPORT void *__wrap_memcpy(void *to, const void *from, size_t size) {
-  if (size) simt::check(from, static_cast<unsigned>(size), simt::Access::Read, __builtin_return_address(0));
-  if (size) simt::check(to, static_cast<unsigned>(size), simt::Access::Write, __builtin_return_address(0));
+  if (size)
+    simt::check(from, static_cast<unsigned>(size), simt::Access::Read,
+                {__builtin_return_address(0), {}});
+  if (size)
+    simt::check(to, static_cast<unsigned>(size), simt::Access::Write,
+                {__builtin_return_address(0), {}});
   return memmove(to, from, size);
 }
-SIMT_EXPORT void *__wrap_memmove(void *to, const void *from, size_t size) { return __wrap_memcpy(to, from, size); }
+SIMT_EXPORT void *__wrap_memmove(void *to, const void *from, size_t size) {
+  return __wrap_memcpy(to, from, size);
+}
 SIMT_EXPORT void *__wrap_memset(void *to, int value, size_t size) {
-  if (size) simt::check(to, static_cast<unsigned>(size), simt::Access::Write, __builtin_return_address(0));
+  if (size)
+    simt::check(to, static_cast<unsigned>(size), simt::Access::Write,
+                {__builtin_return_address(0), {}});
   return memset(to, value, size);
 }
 SIMT_EXPORT void __tsan_init() {}
@@ -185,11 +223,13 @@ struct TypeMismatch {
 static simt::Place place_of(const SourceLocation &s) { return {s.file, static_cast<int>(s.line)}; }
 
 SIMT_EXPORT void __ubsan_handle_out_of_bounds_abort(OutOfBounds *data, uintptr_t index) {
-  simt::stop("index " + std::to_string(static_cast<int64_t>(index)) + " is outside an array of type " + data->array->name,
+  simt::stop("index " + std::to_string(static_cast<int64_t>(index)) +
+                 " is outside an array of type " + data->array->name,
              place_of(data->place));
 }
 SIMT_EXPORT void __ubsan_handle_type_mismatch_v1_abort(TypeMismatch *data, uintptr_t pointer) {
-  simt::stop("misaligned access: type " + std::string(data->type->name) + " needs an address that is a multiple of " +
+  simt::stop("misaligned access: type " + std::string(data->type->name) +
+                 " needs an address that is a multiple of " +
                  std::to_string(1u << data->log_alignment) + "; " +
                  simt::address_report(reinterpret_cast<const void *>(pointer), 1),
              place_of(data->place));

@@ -8,9 +8,9 @@ static int arrive(Rendezvous &r, bool passed, State state, const Place &place) {
     r.place = place;
     r.first = running.thread;
   } else if (state == State::Barrier && !same_place(r.place, place)) {
-    stop("threads of one block meet at different barriers: thread " + name_of(r.first) + " waits at " +
-             text(r.place) + ", thread " + name_of(running.thread) + " arrived at " + text(place) +
-             ". Every thread of the block must reach the same __syncthreads()",
+    stop("threads of one block meet at different barriers: thread " + name_of(r.first) +
+             " waits at " + text(r.place) + ", thread " + name_of(running.thread) + " arrived at " +
+             text(place) + ". Every thread of the block must reach the same __syncthreads()",
          place);
   }
   r.passed += passed;
@@ -69,24 +69,33 @@ static Group &group_of(Warp &w, unsigned mask, const Place &place) {
 [[noreturn]] static void left_out(unsigned mask, Op op, const Place &place) {
   char hex[16];
   snprintf(hex, sizeof hex, "0x%08x", mask);
-  stop(std::string(op_name(op)) + " with mask " + hex + " is called by lane " + std::to_string(lane()) +
-           ", which the mask leaves out",
+  stop(std::string(op_name(op)) + " with mask " + hex + " is called by lane " +
+           std::to_string(lane()) + ", which the mask leaves out",
        place);
 }
 
 [[noreturn]] static void crossed(const Group &g, Op op, const Place &place) {
-  stop("lanes of one warp meet at different operations: some wait at " + std::string(op_name(g.op)) + " " +
-           text(g.place) + ", lane " + std::to_string(lane()) + " arrived at " + op_name(op) + " " + text(place),
+  stop("lanes of one warp meet at different operations: some wait at " +
+           std::string(op_name(g.op)) + " " + text(g.place) + ", lane " + std::to_string(lane()) +
+           " arrived at " + op_name(op) + " " + text(place),
        place);
 }
 
 static void lay_down(unsigned char *slot, const void *value, unsigned size) {
   switch (size) {  // constant sizes are single moves
-    case 0: return;
-    case 4: __builtin_memcpy(slot, value, 4); return;
-    case 8: __builtin_memcpy(slot, value, 8); return;
-    case 16: __builtin_memcpy(slot, value, 16); return;
-    default: __builtin_memcpy(slot, value, size);
+    case 0:
+      return;
+    case 4:
+      __builtin_memcpy(slot, value, 4);
+      return;
+    case 8:
+      __builtin_memcpy(slot, value, 8);
+      return;
+    case 16:
+      __builtin_memcpy(slot, value, 16);
+      return;
+    default:
+      __builtin_memcpy(slot, value, size);
   }
 }
 
@@ -103,10 +112,12 @@ static void release(Warp &w, unsigned mask) {
   if (w.ready) block.ready_warps |= 1u << block.current_warp;
   ++w.clock;
   if (!block.launch.checks) return;
-  for (unsigned rest = mask; rest; rest &= rest - 1) block.fibers[base + __builtin_ctz(rest)].clock = w.clock;
+  for (unsigned rest = mask; rest; rest &= rest - 1)
+    block.fibers[base + __builtin_ctz(rest)].clock = w.clock;
 }
 
-const Slot *meet(unsigned mask, const void *value, unsigned size, Op op, const Place &place, Complete complete) {
+const Slot *meet(unsigned mask, const void *value, unsigned size, Op op, const Place &place,
+                 Complete complete) {
   Warp &w = my_warp();
   Fiber &f = me();
   const unsigned bit = 1u << (f.index & 31);
@@ -138,15 +149,19 @@ const Slot *meet(unsigned mask, const void *value, unsigned size, Op op, const P
   return g.slots[parity];
 }
 
-SIMT_EXPORT const Slot *exchange(unsigned mask, const void *value, unsigned size, Op op, const char *file, int line) {
+SIMT_EXPORT const Slot *exchange(unsigned mask, const void *value, unsigned size, Op op,
+                                 const char *file, int line) {
   return meet(mask, value, size, op, {file, line}, nullptr);
 }
 
 SIMT_EXPORT void no_such_lane(int source, const char *file, int line) {
-  stop("a shuffle reads lane " + std::to_string(source) + ", which takes no part in it (the value is undefined)",
+  stop("a shuffle reads lane " + std::to_string(source) +
+           ", which takes no part in it (the value is undefined)",
        {file, line});
 }
 
-SIMT_EXPORT void fail(const char *message, const char *file, int line) { stop(message, {file, line}); }
+SIMT_EXPORT void fail(const char *message, const char *file, int line) {
+  stop(message, {file, line});
+}
 
 }  // namespace simt

@@ -47,7 +47,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
   std::string &m = block.message;
   if (number == SIGVTALRM) {
     m = "no end after " + std::to_string(block.launch.timeout) +
-        " s of CPU time: a thread that waits in a loop for another block, or without an atomic, never ends here";
+        " s of CPU time: a thread that waits in a loop for another block, or without an atomic, "
+        "never ends here";
   } else if (number == SIGFPE) {
     m = "integer division by zero (or overflow)";
   } else if (number == SIGILL) {
@@ -55,7 +56,8 @@ static void on_signal(int number, siginfo_t *info, void *context) {
   } else if (number == SIGSEGV && info->si_code == SI_KERNEL) {
     m = "misaligned vector access, or an address that no memory can have";
   } else if (address < stack_of(running.thread) && address >= stack_of(running.thread) - PAGE) {
-    m = "stack overflow: a thread has " + std::to_string(STACK / 1024) + " KiB for local arrays and calls";
+    m = "stack overflow: a thread has " + std::to_string(STACK / 1024) +
+        " KiB for local arrays and calls";
   } else {
     m = "access to memory that is not mapped: " + address_report(address, 1);
   }
@@ -98,17 +100,19 @@ struct Signals {  // handlers for the duration of a launch
 static void poison_shared() {
   const Launch &l = block.launch;
   memset(block.shared, POISON, l.static_bytes);
-  memset(block.shared + l.static_bytes, CANARY, static_cast<size_t>(block.dynamic - block.shared) - l.static_bytes);
+  memset(block.shared + l.static_bytes, CANARY,
+         static_cast<size_t>(block.dynamic - block.shared) - l.static_bytes);
   memset(block.dynamic, POISON, l.dynamic_bytes);
   memset(block.dynamic_end, CANARY, l.guard_bytes);
 }
 
-static bool overrun(const char *begin, const char *end, const char *kind, const char *start, unsigned bytes) {
+static bool overrun(const char *begin, const char *end, const char *kind, const char *start,
+                    unsigned bytes) {
   for (const char *p = begin; p < end; ++p) {
     if (static_cast<unsigned char>(*p) == CANARY) continue;
     block.failed = true;
-    block.message = std::string("write past the end of ") + kind + " shared memory: byte " + std::to_string(p - start) +
-                    " of " + std::to_string(bytes) + " bytes";
+    block.message = std::string("write past the end of ") + kind + " shared memory: byte " +
+                    std::to_string(p - start) + " of " + std::to_string(bytes) + " bytes";
     block.fault_place = {};
     block.fault_pc = nullptr;
     block.has_thread = false;
@@ -119,8 +123,10 @@ static bool overrun(const char *begin, const char *end, const char *kind, const 
 
 void check_canaries() {
   const Launch &l = block.launch;
-  if (overrun(block.shared + l.static_bytes, block.dynamic, "static", block.shared, l.static_bytes)) return;
-  overrun(block.dynamic_end, block.dynamic_end + l.guard_bytes, "dynamic", block.dynamic, l.dynamic_bytes);
+  if (overrun(block.shared + l.static_bytes, block.dynamic, "static", block.shared, l.static_bytes))
+    return;
+  overrun(block.dynamic_end, block.dynamic_end + l.guard_bytes, "dynamic", block.dynamic,
+          l.dynamic_bytes);
 }
 
 // The i-th block to run: forward, backward, or in strides of a number without common divisor.
@@ -129,7 +135,8 @@ static uint64_t permuted(uint64_t i, uint64_t blocks, unsigned order) {
   if (order == 1) return blocks - 1 - i;
   uint64_t stride = (order * 0x9e3779b97f4a7c15ull >> 33) % blocks;
   while (std::gcd(stride, blocks) != 1) stride = (stride + 1) % blocks;
-  return static_cast<uint64_t>(static_cast<unsigned __int128>(i) * stride % blocks + order) % blocks;
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(i) * stride % blocks + order) %
+         blocks;
 }
 
 static void run_blocks() {
@@ -137,7 +144,8 @@ static void run_blocks() {
   const uint64_t x = l.grid[0], y = l.grid[1], blocks = x * y * l.grid[2];
   for (uint64_t i = 0; i < blocks && !block.failed; ++i) {
     const uint64_t b = permuted(i, blocks, l.order);
-    blockIdx = {static_cast<unsigned>(b % x), static_cast<unsigned>(b / x % y), static_cast<unsigned>(b / (x * y))};
+    blockIdx = {static_cast<unsigned>(b % x), static_cast<unsigned>(b / x % y),
+                static_cast<unsigned>(b / (x * y))};
     ++block.epoch;
     poison_shared();
     reset_shadow();
@@ -159,7 +167,8 @@ struct Fault {  // what simt_launch reports
 
 static void report(Fault *fault, bool has_thread) {
   snprintf(fault->message, sizeof fault->message, "%s", block.message.c_str());
-  snprintf(fault->file, sizeof fault->file, "%s", block.fault_place.file ? block.fault_place.file : "");
+  snprintf(fault->file, sizeof fault->file, "%s",
+           block.fault_place.file ? block.fault_place.file : "");
   fault->line = block.fault_place.line;
   fault->pc = block.fault_pc;
   const uint3 &t = block.fibers[running.thread].tid;

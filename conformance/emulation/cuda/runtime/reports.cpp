@@ -4,7 +4,8 @@
 namespace simt {
 
 std::string text(const Place &place) {
-  return place.file ? std::string(place.file) + ":" + std::to_string(place.line) : std::string("an unknown place");
+  return place.file ? std::string(place.file) + ":" + std::to_string(place.line)
+                    : std::string("an unknown place");
 }
 
 std::string name_of(unsigned thread) {
@@ -14,13 +15,20 @@ std::string name_of(unsigned thread) {
 
 const char *op_name(Op op) {
   switch (op) {
-    case Op::SyncWarp: return "__syncwarp";
-    case Op::Shuffle: return "a warp shuffle";
-    case Op::Vote: return "a warp vote";
-    case Op::Reduce: return "a warp reduction";
-    case Op::Match: return "__match_any_sync";
-    case Op::Mma: return "mma.sync";
-    case Op::LdMatrix: return "ldmatrix";
+    case Op::SyncWarp:
+      return "__syncwarp";
+    case Op::Shuffle:
+      return "a warp shuffle";
+    case Op::Vote:
+      return "a warp vote";
+    case Op::Reduce:
+      return "a warp reduction";
+    case Op::Match:
+      return "__match_any_sync";
+    case Op::Mma:
+      return "mma.sync";
+    case Op::LdMatrix:
+      return "ldmatrix";
   }
   return "a warp operation";
 }
@@ -29,11 +37,16 @@ static std::string doing(const Fiber &f) {
   char hex[16];
   snprintf(hex, sizeof hex, "0x%08x", f.mask);
   switch (f.state) {
-    case State::Barrier: return "wait at __syncthreads() " + text(f.place);
-    case State::Named: return "wait at bar.sync " + std::to_string(f.barrier) + " " + text(f.place);
-    case State::Warp: return std::string("wait at ") + op_name(f.op) + " with mask " + hex + " " + text(f.place);
-    case State::Done: return "have exited";
-    case State::Running: return "run";
+    case State::Barrier:
+      return "wait at __syncthreads() " + text(f.place);
+    case State::Named:
+      return "wait at bar.sync " + std::to_string(f.barrier) + " " + text(f.place);
+    case State::Warp:
+      return std::string("wait at ") + op_name(f.op) + " with mask " + hex + " " + text(f.place);
+    case State::Done:
+      return "have exited";
+    case State::Running:
+      return "run";
   }
   return "";
 }
@@ -59,8 +72,8 @@ std::string deadlock_report() {
   std::string report = "deadlock: no thread can go on;";
   for (size_t i = 0; i < kinds.size() && i < 8; ++i) {
     const Kind &k = kinds[i];
-    report += (i ? ", " : " ") + std::to_string(k.count) + " of " + std::to_string(block.threads) + " threads " +
-              k.doing + " (thread " + name_of(k.first);
+    report += (i ? ", " : " ") + std::to_string(k.count) + " of " + std::to_string(block.threads) +
+              " threads " + k.doing + " (thread " + name_of(k.first);
     report += k.count > 1 ? " to " + name_of(k.last) + ")" : ")";
   }
   if (kinds.size() > 8) report += ", ...";
@@ -78,16 +91,17 @@ std::string address_report(const void *address, unsigned size) {
   const char *p = static_cast<const char *>(address);
   const Launch &launch = block.launch;
   if (p >= block.dynamic && p < block.dynamic_end + launch.guard_bytes) {
-    return "byte " + std::to_string(p - block.dynamic) + " of " + std::to_string(launch.dynamic_bytes) +
-           " bytes of dynamic shared memory";
+    return "byte " + std::to_string(p - block.dynamic) + " of " +
+           std::to_string(launch.dynamic_bytes) + " bytes of dynamic shared memory";
   }
   if (p >= block.shared && p < block.dynamic) {
     block.fault_shared = static_cast<int>(p - block.shared);
-    return "byte " + std::to_string(p - block.shared) + " of " + std::to_string(launch.static_bytes) +
-           " bytes of static shared memory";
+    return "byte " + std::to_string(p - block.shared) + " of " +
+           std::to_string(launch.static_bytes) + " bytes of static shared memory";
   }
   for (unsigned i = 0; i < block.threads; ++i) {
-    if (p >= stack_of(i) - PAGE && p < stack_of(i) + STACK) return "the local memory of thread " + name_of(i);
+    if (p >= stack_of(i) - PAGE && p < stack_of(i) + STACK)
+      return "the local memory of thread " + name_of(i);
   }
   const Region *nearest = nullptr;
   ptrdiff_t distance = 0;
@@ -99,7 +113,8 @@ std::string address_report(const void *address, unsigned size) {
   }
   if (!nearest) return "address " + hex(address) + ", in no memory that the kernel was given";
   return "address " + hex(address) + ": byte " + std::to_string(p - nearest->begin) + " of the " +
-         std::to_string(nearest->end - nearest->begin) + " bytes of argument " + std::to_string(nearest->argument);
+         std::to_string(nearest->end - nearest->begin) + " bytes of argument " +
+         std::to_string(nearest->argument);
 }
 
 }  // namespace simt

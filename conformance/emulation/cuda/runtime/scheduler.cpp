@@ -101,7 +101,8 @@ static void fiber_main() {
 }
 
 static void allocate_stacks() {
-  void *p = mmap(nullptr, MAX_THREADS * STRIDE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void *p = mmap(nullptr, MAX_THREADS * STRIDE, PROT_NONE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) __builtin_trap();
   block.stacks = static_cast<char *>(p);
   for (unsigned i = 0; i < MAX_THREADS; ++i) mprotect(stack_of(i), STACK, PROT_READ | PROT_WRITE);

@@ -14,7 +14,7 @@ namespace simt {
 
 constexpr unsigned MAX_THREADS = 1024, MAX_WARPS = 32, GROUPS = 8, NAMED_BARRIERS = 16;
 constexpr size_t STACK = 64 * 1024, PAGE = 64 * 1024, STRIDE = STACK + PAGE;  // a guard below each
-constexpr unsigned char CANARY = 0xa5, POISON = 0xff;                        // 0xff..: NaN in every float
+constexpr unsigned char CANARY = 0xa5, POISON = 0xff;  // 0xff..: NaN in every float
 
 struct Place {
   const char *file = nullptr;
@@ -31,10 +31,11 @@ struct Region {
 struct Launch {
   const Kernel *kernel;
   void **arguments;
-  char *(*dynamic_shared)();  // of the module: its TLS segment is [static | guard | dynamic | guard]
-  unsigned static_bytes;      // before the first guard
+  char *(
+      *dynamic_shared)();  // of the module: its TLS segment is [static | guard | dynamic | guard]
+  unsigned static_bytes;   // before the first guard
   unsigned dynamic_offset;
-  unsigned guard_bytes;       // of the second guard
+  unsigned guard_bytes;  // of the second guard
   unsigned dynamic_bytes;
   unsigned grid[3], block[3];
   unsigned order;
@@ -80,10 +81,10 @@ struct Fiber {
 };
 
 struct Warp {
-  unsigned exists, done;     // by lane
-  unsigned positions;        // those that exist
-  unsigned ready;            // by position in the order of this launch
-  unsigned position;         // of the lane that ran last
+  unsigned exists, done;  // by lane
+  unsigned positions;     // those that exist
+  unsigned ready;         // by position in the order of this launch
+  unsigned position;      // of the lane that ran last
   unsigned clock;
   unsigned char lane_at[32], position_of[32];
   Group groups[GROUPS];
@@ -98,7 +99,7 @@ struct Rendezvous {  // __syncthreads, or one named barrier
 struct Block {
   Launch launch;
   unsigned threads, warps, live;
-  unsigned ready_warps, current_warp;      // by position
+  unsigned ready_warps, current_warp;  // by position
   unsigned char warp_at[MAX_WARPS], warp_position[MAX_WARPS];
   uint64_t random;
   void *scheduler;
@@ -124,7 +125,7 @@ inline bool same_place(const Place &a, const Place &b) {
 }
 char *stack_of(unsigned thread);  // lowest usable byte
 
-void prepare_block();             // scheduler.cpp
+void prepare_block();  // scheduler.cpp
 void run_block();
 void make_ready(unsigned thread);
 void wait(State state, const Place &place);
@@ -137,9 +138,12 @@ std::string address_report(const void *address, unsigned size);
 const char *op_name(Op op);
 
 using Complete = void (*)(const Slot *slots);  // run once, by the last lane, before any goes on
-const Slot *meet(unsigned mask, const void *value, unsigned size, Op op, const Place &place, Complete complete);
+const Slot *meet(unsigned mask, const void *value, unsigned size, Op op, const Place &place,
+                 Complete complete);
 
-void reset_shadow();              // checks.cpp
-void check_canaries();            // launch.cpp
+void reset_shadow();  // checks.cpp
+void touch_at(const void *address, unsigned size, Access access, const Place &place);
+void set_in_flight(const void *address, unsigned size, bool in_flight);  // of a cp.async
+void check_canaries();                                                   // launch.cpp
 
 }  // namespace simt

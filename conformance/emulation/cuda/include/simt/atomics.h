@@ -6,12 +6,14 @@
 namespace simt {
 template <class T, class F>
 __attribute__((noinline)) SIMT_QUIET inline T read_modify_write(T *p, F change) {
-  touch(p, sizeof(T), Access::Atomic);
+  touch(p, sizeof(T), Access::Atomic, __builtin_return_address(0));
   const T old = *p;
   *p = change(old);
   return old;
 }
-template <class T> struct Same { using Type = T; };
+template <class T> struct Same {
+  using Type = T;
+};
 template <class T> using Value = typename Same<T>::Type;  // keeps the argument out of deduction
 }  // namespace simt
 
@@ -40,7 +42,8 @@ inline unsigned atomicInc(unsigned *p, unsigned limit) {
   return simt::read_modify_write(p, [=](unsigned old) { return old >= limit ? 0u : old + 1u; });
 }
 inline unsigned atomicDec(unsigned *p, unsigned limit) {
-  return simt::read_modify_write(p, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1u; });
+  return simt::read_modify_write(
+      p, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1u; });
 }
 template <class T> inline T atomicExch(T *p, simt::Value<T> v) {
   const T old = simt::read_modify_write(p, [=](T) { return v; });
@@ -48,9 +51,8 @@ template <class T> inline T atomicExch(T *p, simt::Value<T> v) {
   return old;
 }
 template <class T> inline T atomicCAS(T *p, simt::Value<T> compare, simt::Value<T> v) {
-  const T old = simt::read_modify_write(p, [=](T old) {
-    return __builtin_memcmp(&old, &compare, sizeof(T)) == 0 ? v : old;
-  });
+  const T old = simt::read_modify_write(
+      p, [=](T old) { return __builtin_memcmp(&old, &compare, sizeof(T)) == 0 ? v : old; });
   simt::pause();
   return old;
 }

@@ -1,7 +1,9 @@
 // __nv_bfloat16 and __nv_bfloat162: the upper half of a float, rounded to nearest even.
 #pragma once
 
-struct __nv_bfloat16_raw { unsigned short x; };
+struct __nv_bfloat16_raw {
+  unsigned short x;
+};
 
 struct alignas(2) __nv_bfloat16 {
   unsigned short bits;
@@ -37,10 +39,16 @@ inline __nv_bfloat16 __int2bfloat16_rn(int x) { return __nv_bfloat16(x); }
 inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.bits; }
 inline short __bfloat16_as_short(__nv_bfloat16 h) { return static_cast<short>(h.bits); }
 inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) { return __nv_bfloat16_raw{u}; }
-inline __nv_bfloat16 __short_as_bfloat16(short s) { return __nv_bfloat16_raw{static_cast<unsigned short>(s)}; }
+inline __nv_bfloat16 __short_as_bfloat16(short s) {
+  return __nv_bfloat16_raw{static_cast<unsigned short>(s)};
+}
 inline float2 __bfloat1622float2(__nv_bfloat162 h) { return {float(h.x), float(h.y)}; }
-inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__nv_bfloat16(x), __nv_bfloat16(y)}; }
-inline __nv_bfloat162 __float22bfloat162_rn(float2 v) { return {__nv_bfloat16(v.x), __nv_bfloat16(v.y)}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return {__nv_bfloat16(x), __nv_bfloat16(y)};
+}
+inline __nv_bfloat162 __float22bfloat162_rn(float2 v) {
+  return {__nv_bfloat16(v.x), __nv_bfloat16(v.y)};
+}
 inline __nv_bfloat162 __float2bfloat162_rn(float x) { return {__nv_bfloat16(x), __nv_bfloat16(x)}; }
 inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 h) { return {h, h}; }
 inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }

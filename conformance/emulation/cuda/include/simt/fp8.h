@@ -13,16 +13,21 @@ inline float fp8_to_float(unsigned char b, __nv_fp8_interpretation_t kind) {
   const int exponent = (b & 0x7f) >> mantissa_bits, mantissa = b & ((1 << mantissa_bits) - 1);
   const float sign = b & 0x80 ? -1.f : 1.f;
   if (kind == __NV_E4M3 && (b & 0x7f) == 0x7f) return __builtin_nanf("");
-  if (kind == __NV_E5M2 && exponent == 31) return mantissa ? __builtin_nanf("") : sign * __builtin_inff();
+  if (kind == __NV_E5M2 && exponent == 31)
+    return mantissa ? __builtin_nanf("") : sign * __builtin_inff();
   const int power = (exponent ? exponent : 1) - bias - mantissa_bits;
-  return sign * __builtin_ldexpf(static_cast<float>(mantissa + (exponent ? 1 << mantissa_bits : 0)), power);
+  return sign * __builtin_ldexpf(static_cast<float>(mantissa + (exponent ? 1 << mantissa_bits : 0)),
+                                 power);
 }
 // Round to nearest even; beyond the largest finite value the largest one, or without saturation
 // NaN (e4m3) and infinity (e5m2).
-inline unsigned char float_to_fp8(double x, __nv_saturation_t saturation, __nv_fp8_interpretation_t kind) {
+inline unsigned char float_to_fp8(double x, __nv_saturation_t saturation,
+                                  __nv_fp8_interpretation_t kind) {
   const int mantissa_bits = kind == __NV_E4M3 ? 3 : 2, bias = kind == __NV_E4M3 ? 7 : 15;
   const unsigned char largest = kind == __NV_E4M3 ? 0x7e : 0x7b;
-  const unsigned char overflow = saturation == __NV_SATFINITE ? largest : kind == __NV_E4M3 ? 0x7f : 0x7c;
+  const unsigned char overflow = saturation == __NV_SATFINITE ? largest
+                                 : kind == __NV_E4M3          ? 0x7f
+                                                              : 0x7c;
   const unsigned char sign = __builtin_signbit(x) ? 0x80 : 0;
   const double magnitude = __builtin_fabs(x);
   if (x != x) return 0x7f;
@@ -37,20 +42,26 @@ inline unsigned char float_to_fp8(double x, __nv_saturation_t saturation, __nv_f
 }
 }  // namespace simt
 
-inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float x, __nv_saturation_t s,
+                                                __nv_fp8_interpretation_t k) {
   return simt::float_to_fp8(x, s, k);
 }
-inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+inline __nv_fp8_storage_t __nv_cvt_double_to_fp8(double x, __nv_saturation_t s,
+                                                 __nv_fp8_interpretation_t k) {
   return simt::float_to_fp8(x, s, k);
 }
-inline __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw x, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+inline __nv_fp8_storage_t __nv_cvt_halfraw_to_fp8(__half_raw x, __nv_saturation_t s,
+                                                  __nv_fp8_interpretation_t k) {
   return simt::float_to_fp8(float(__half(x)), s, k);
 }
-inline __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw x, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
+inline __nv_fp8_storage_t __nv_cvt_bfloat16raw_to_fp8(__nv_bfloat16_raw x, __nv_saturation_t s,
+                                                      __nv_fp8_interpretation_t k) {
   return simt::float_to_fp8(float(__nv_bfloat16(x)), s, k);
 }
-inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t s, __nv_fp8_interpretation_t k) {
-  return static_cast<unsigned short>(simt::float_to_fp8(v.x, s, k) | simt::float_to_fp8(v.y, s, k) << 8);
+inline __nv_fp8x2_storage_t __nv_cvt_float2_to_fp8x2(float2 v, __nv_saturation_t s,
+                                                     __nv_fp8_interpretation_t k) {
+  return static_cast<unsigned short>(simt::float_to_fp8(v.x, s, k) | simt::float_to_fp8(v.y, s, k)
+                                                                         << 8);
 }
 inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t b, __nv_fp8_interpretation_t k) {
   return __half(simt::fp8_to_float(b, k));
@@ -69,16 +80,22 @@ inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t b, __nv_fp8_i
     explicit __nv_fp8_##SUFFIX(__nv_bfloat16 x) : __nv_fp8_##SUFFIX(float(x)) {}                \
     explicit operator float() const { return simt::fp8_to_float(__x, KIND); }                   \
     explicit operator __half() const { return __half(simt::fp8_to_float(__x, KIND)); }          \
-    explicit operator __nv_bfloat16() const { return __nv_bfloat16(simt::fp8_to_float(__x, KIND)); } \
+    explicit operator __nv_bfloat16() const {                                                   \
+      return __nv_bfloat16(simt::fp8_to_float(__x, KIND));                                      \
+    }                                                                                           \
   };                                                                                            \
   struct alignas(2) __nv_fp8x2_##SUFFIX {                                                       \
     __nv_fp8x2_storage_t __x;                                                                   \
     __nv_fp8x2_##SUFFIX() = default;                                                            \
-    explicit __nv_fp8x2_##SUFFIX(float2 v) : __x(__nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, KIND)) {} \
+    explicit __nv_fp8x2_##SUFFIX(float2 v)                                                      \
+        : __x(__nv_cvt_float2_to_fp8x2(v, __NV_SATFINITE, KIND)) {}                             \
     explicit operator float2() const {                                                          \
       return {simt::fp8_to_float(__x & 0xff, KIND), simt::fp8_to_float(__x >> 8, KIND)};        \
     }                                                                                           \
-    explicit operator __half2() const { const float2 v(*this); return {__half(v.x), __half(v.y)}; } \
+    explicit operator __half2() const {                                                         \
+      const float2 v(*this);                                                                    \
+      return {__half(v.x), __half(v.y)};                                                        \
+    }                                                                                           \
   };                                                                                            \
   struct alignas(4) __nv_fp8x4_##SUFFIX {                                                       \
     __nv_fp8x4_storage_t __x;                                                                   \

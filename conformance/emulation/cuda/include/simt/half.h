@@ -6,8 +6,12 @@
 #define _Float16 __fp16
 #endif
 
-struct __half_raw { unsigned short x; };
-struct __half2_raw { unsigned short x, y; };
+struct __half_raw {
+  unsigned short x;
+};
+struct __half2_raw {
+  unsigned short x, y;
+};
 
 struct alignas(2) __half {
   unsigned short bits;
@@ -57,60 +61,68 @@ inline float __low2float(__half2 h) { return h.x; }
 inline float __high2float(__half2 h) { return h.y; }
 
 // One list of functions serves both 16-bit types: S the scalar, V the pair.
-#define SIMT_ARITHMETIC(S, V)                                                                  \
-  inline S __hadd(S a, S b) { return S(float(a) + float(b)); }                                 \
-  inline S __hsub(S a, S b) { return S(float(a) - float(b)); }                                 \
-  inline S __hmul(S a, S b) { return S(float(a) * float(b)); }                                 \
-  inline S __hdiv(S a, S b) { return S(float(a) / float(b)); }                                 \
-  inline S __hfma(S a, S b, S c) {                                                             \
-    return S(static_cast<double>(float(a)) * float(b) + float(c));                             \
-  }                                                                                            \
-  inline S __hneg(S a) { a.bits ^= 0x8000u; return a; }                                        \
-  inline S __habs(S a) { a.bits &= 0x7fffu; return a; }                                        \
-  inline S __hmax(S a, S b) { return S(__builtin_fmaxf(a, b)); }                               \
-  inline S __hmin(S a, S b) { return S(__builtin_fminf(a, b)); }                               \
-  inline bool __hisnan(S a) { return float(a) != float(a); }                                   \
-  inline int __hisinf(S a) { return float(a) == __builtin_inff() ? 1 : float(a) == -__builtin_inff() ? -1 : 0; } \
-  inline bool __heq(S a, S b) { return float(a) == float(b); }                                 \
-  inline bool __hne(S a, S b) { return float(a) != float(b); }                                 \
-  inline bool __hlt(S a, S b) { return float(a) < float(b); }                                  \
-  inline bool __hle(S a, S b) { return float(a) <= float(b); }                                 \
-  inline bool __hgt(S a, S b) { return float(a) > float(b); }                                  \
-  inline bool __hge(S a, S b) { return float(a) >= float(b); }                                 \
-  inline S hexp(S a) { return S(::expf(a)); }                                                  \
-  inline S hexp2(S a) { return S(::exp2f(a)); }                                                \
-  inline S hlog(S a) { return S(::logf(a)); }                                                  \
-  inline S hsqrt(S a) { return S(::sqrtf(a)); }                                                \
-  inline S hrcp(S a) { return S(1.f / float(a)); }                                             \
-  inline S hrsqrt(S a) { return S(1.f / ::sqrtf(a)); }                                         \
-  inline S operator+(S a, S b) { return __hadd(a, b); }                                        \
-  inline S operator-(S a, S b) { return __hsub(a, b); }                                        \
-  inline S operator*(S a, S b) { return __hmul(a, b); }                                        \
-  inline S operator/(S a, S b) { return __hdiv(a, b); }                                        \
-  inline S operator-(S a) { return __hneg(a); }                                                \
-  inline S &operator+=(S &a, S b) { return a = __hadd(a, b); }                                 \
-  inline S &operator-=(S &a, S b) { return a = __hsub(a, b); }                                 \
-  inline S &operator*=(S &a, S b) { return a = __hmul(a, b); }                                 \
-  inline S &operator/=(S &a, S b) { return a = __hdiv(a, b); }                                 \
-  inline bool operator==(S a, S b) { return __heq(a, b); }                                     \
-  inline bool operator!=(S a, S b) { return __hne(a, b); }                                     \
-  inline bool operator<(S a, S b) { return __hlt(a, b); }                                      \
-  inline bool operator<=(S a, S b) { return __hle(a, b); }                                     \
-  inline bool operator>(S a, S b) { return __hgt(a, b); }                                      \
-  inline bool operator>=(S a, S b) { return __hge(a, b); }                                     \
-  inline V __hadd2(V a, V b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }                  \
-  inline V __hsub2(V a, V b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }                  \
-  inline V __hmul2(V a, V b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }                  \
-  inline V __h2div(V a, V b) { return {__hdiv(a.x, b.x), __hdiv(a.y, b.y)}; }                  \
-  inline V __hfma2(V a, V b, V c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; }   \
-  inline V __hneg2(V a) { return {__hneg(a.x), __hneg(a.y)}; }                                 \
-  inline V __habs2(V a) { return {__habs(a.x), __habs(a.y)}; }                                 \
-  inline V __hmax2(V a, V b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                  \
-  inline V __hmin2(V a, V b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                  \
-  inline V __lowhigh2highlow(V a) { return {a.y, a.x}; }                                       \
-  inline V h2exp(V a) { return {hexp(a.x), hexp(a.y)}; }                                       \
-  inline V operator+(V a, V b) { return __hadd2(a, b); }                                       \
-  inline V operator-(V a, V b) { return __hsub2(a, b); }                                       \
-  inline V operator*(V a, V b) { return __hmul2(a, b); }                                       \
+#define SIMT_ARITHMETIC(S, V)                                                                \
+  inline S __hadd(S a, S b) { return S(float(a) + float(b)); }                               \
+  inline S __hsub(S a, S b) { return S(float(a) - float(b)); }                               \
+  inline S __hmul(S a, S b) { return S(float(a) * float(b)); }                               \
+  inline S __hdiv(S a, S b) { return S(float(a) / float(b)); }                               \
+  inline S __hfma(S a, S b, S c) {                                                           \
+    return S(static_cast<double>(float(a)) * float(b) + float(c));                           \
+  }                                                                                          \
+  inline S __hneg(S a) {                                                                     \
+    a.bits ^= 0x8000u;                                                                       \
+    return a;                                                                                \
+  }                                                                                          \
+  inline S __habs(S a) {                                                                     \
+    a.bits &= 0x7fffu;                                                                       \
+    return a;                                                                                \
+  }                                                                                          \
+  inline S __hmax(S a, S b) { return S(__builtin_fmaxf(a, b)); }                             \
+  inline S __hmin(S a, S b) { return S(__builtin_fminf(a, b)); }                             \
+  inline bool __hisnan(S a) { return float(a) != float(a); }                                 \
+  inline int __hisinf(S a) {                                                                 \
+    return float(a) == __builtin_inff() ? 1 : float(a) == -__builtin_inff() ? -1 : 0;        \
+  }                                                                                          \
+  inline bool __heq(S a, S b) { return float(a) == float(b); }                               \
+  inline bool __hne(S a, S b) { return float(a) != float(b); }                               \
+  inline bool __hlt(S a, S b) { return float(a) < float(b); }                                \
+  inline bool __hle(S a, S b) { return float(a) <= float(b); }                               \
+  inline bool __hgt(S a, S b) { return float(a) > float(b); }                                \
+  inline bool __hge(S a, S b) { return float(a) >= float(b); }                               \
+  inline S hexp(S a) { return S(::expf(a)); }                                                \
+  inline S hexp2(S a) { return S(::exp2f(a)); }                                              \
+  inline S hlog(S a) { return S(::logf(a)); }                                                \
+  inline S hsqrt(S a) { return S(::sqrtf(a)); }                                              \
+  inline S hrcp(S a) { return S(1.f / float(a)); }                                           \
+  inline S hrsqrt(S a) { return S(1.f / ::sqrtf(a)); }                                       \
+  inline S operator+(S a, S b) { return __hadd(a, b); }                                      \
+  inline S operator-(S a, S b) { return __hsub(a, b); }                                      \
+  inline S operator*(S a, S b) { return __hmul(a, b); }                                      \
+  inline S operator/(S a, S b) { return __hdiv(a, b); }                                      \
+  inline S operator-(S a) { return __hneg(a); }                                              \
+  inline S &operator+=(S &a, S b) { return a = __hadd(a, b); }                               \
+  inline S &operator-=(S &a, S b) { return a = __hsub(a, b); }                               \
+  inline S &operator*=(S &a, S b) { return a = __hmul(a, b); }                               \
+  inline S &operator/=(S &a, S b) { return a = __hdiv(a, b); }                               \
+  inline bool operator==(S a, S b) { return __heq(a, b); }                                   \
+  inline bool operator!=(S a, S b) { return __hne(a, b); }                                   \
+  inline bool operator<(S a, S b) { return __hlt(a, b); }                                    \
+  inline bool operator<=(S a, S b) { return __hle(a, b); }                                   \
+  inline bool operator>(S a, S b) { return __hgt(a, b); }                                    \
+  inline bool operator>=(S a, S b) { return __hge(a, b); }                                   \
+  inline V __hadd2(V a, V b) { return {__hadd(a.x, b.x), __hadd(a.y, b.y)}; }                \
+  inline V __hsub2(V a, V b) { return {__hsub(a.x, b.x), __hsub(a.y, b.y)}; }                \
+  inline V __hmul2(V a, V b) { return {__hmul(a.x, b.x), __hmul(a.y, b.y)}; }                \
+  inline V __h2div(V a, V b) { return {__hdiv(a.x, b.x), __hdiv(a.y, b.y)}; }                \
+  inline V __hfma2(V a, V b, V c) { return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)}; } \
+  inline V __hneg2(V a) { return {__hneg(a.x), __hneg(a.y)}; }                               \
+  inline V __habs2(V a) { return {__habs(a.x), __habs(a.y)}; }                               \
+  inline V __hmax2(V a, V b) { return {__hmax(a.x, b.x), __hmax(a.y, b.y)}; }                \
+  inline V __hmin2(V a, V b) { return {__hmin(a.x, b.x), __hmin(a.y, b.y)}; }                \
+  inline V __lowhigh2highlow(V a) { return {a.y, a.x}; }                                     \
+  inline V h2exp(V a) { return {hexp(a.x), hexp(a.y)}; }                                     \
+  inline V operator+(V a, V b) { return __hadd2(a, b); }                                     \
+  inline V operator-(V a, V b) { return __hsub2(a, b); }                                     \
+  inline V operator*(V a, V b) { return __hmul2(a, b); }                                     \
   inline V operator/(V a, V b) { return __h2div(a, b); }
 SIMT_ARITHMETIC(__half, __half2)

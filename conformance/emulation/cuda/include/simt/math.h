@@ -1,8 +1,8 @@
 // Device functions on scalars: overloads of min and max, fast math, bit casts, integer intrinsics.
 #pragma once
 
-#define SIMT_MIN_MAX(T)                                 \
-  inline T min(T a, T b) { return b < a ? b : a; }      \
+#define SIMT_MIN_MAX(T)                            \
+  inline T min(T a, T b) { return b < a ? b : a; } \
   inline T max(T a, T b) { return a < b ? b : a; }
 SIMT_MIN_MAX(int)
 SIMT_MIN_MAX(unsigned)
@@ -11,10 +11,10 @@ SIMT_MIN_MAX(unsigned long)
 SIMT_MIN_MAX(long long)
 SIMT_MIN_MAX(unsigned long long)
 #undef SIMT_MIN_MAX
-#define SIMT_MIN_MAX_MIXED(A, B)                                     \
-  inline B min(A a, B b) { return min(static_cast<B>(a), b); }       \
-  inline B min(B a, A b) { return min(a, static_cast<B>(b)); }       \
-  inline B max(A a, B b) { return max(static_cast<B>(a), b); }       \
+#define SIMT_MIN_MAX_MIXED(A, B)                               \
+  inline B min(A a, B b) { return min(static_cast<B>(a), b); } \
+  inline B min(B a, A b) { return min(a, static_cast<B>(b)); } \
+  inline B max(A a, B b) { return max(static_cast<B>(a), b); } \
   inline B max(B a, A b) { return max(a, static_cast<B>(b)); }
 SIMT_MIN_MAX_MIXED(int, unsigned)
 SIMT_MIN_MAX_MIXED(int, long)
@@ -62,8 +62,7 @@ __attribute__((noinline)) inline float __fadd_rn(float a, float b) { return a + 
 __attribute__((noinline)) inline float __fsub_rn(float a, float b) { return a - b; }
 
 namespace simt {
-template <class To, class From>
-inline To bit_cast(const From &from) {
+template <class To, class From> inline To bit_cast(const From &from) {
   static_assert(sizeof(To) == sizeof(From) && std::is_trivially_copyable_v<From>, "bit_cast");
   To to;
   __builtin_memcpy(&to, &from, sizeof(To));
@@ -79,8 +78,7 @@ inline double __longlong_as_double(long long x) { return simt::bit_cast<double>(
 
 namespace simt {
 // float to integer as cvt does: NaN gives 0, values outside saturate.
-template <class To>
-inline To to_integer(double x) {
+template <class To> inline To to_integer(double x) {
   if (x != x) return 0;
   const double low = static_cast<double>(std::numeric_limits<To>::min());
   const double high = static_cast<double>(std::numeric_limits<To>::max());
@@ -93,7 +91,9 @@ inline int __float2int_rn(float x) { return simt::to_integer<int>(__builtin_near
 inline int __float2int_rz(float x) { return simt::to_integer<int>(__builtin_truncf(x)); }
 inline int __float2int_ru(float x) { return simt::to_integer<int>(__builtin_ceilf(x)); }
 inline int __float2int_rd(float x) { return simt::to_integer<int>(__builtin_floorf(x)); }
-inline unsigned __float2uint_rn(float x) { return simt::to_integer<unsigned>(__builtin_nearbyintf(x)); }
+inline unsigned __float2uint_rn(float x) {
+  return simt::to_integer<unsigned>(__builtin_nearbyintf(x));
+}
 inline unsigned __float2uint_rz(float x) { return simt::to_integer<unsigned>(__builtin_truncf(x)); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
@@ -103,7 +103,9 @@ inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
-inline int __clzll(long long x) { return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64; }
+inline int __clzll(long long x) {
+  return x ? __builtin_clzll(static_cast<unsigned long long>(x)) : 64;
+}
 inline unsigned __brev(unsigned x) {
   unsigned r = 0;
   for (int i = 0; i < 32; ++i) r |= (x >> i & 1u) << (31 - i);

@@ -35,7 +35,8 @@ void named_barrier(int id, int threads, const char *file, int line);
 using Slot = unsigned char[16];
 // All lanes of `mask` lay down `size` <= 16 bytes; returns the warp's 32 slots, good until the
 // caller's next warp operation.
-const Slot *exchange(unsigned mask, const void *value, unsigned size, Op op, const char *file, int line);
+const Slot *exchange(unsigned mask, const void *value, unsigned size, Op op, const char *file,
+                     int line);
 unsigned active_mask();
 // Ends the launch: the message, with block, thread and place.
 [[noreturn]] void fail(const char *message, const char *file, int line);
@@ -43,8 +44,8 @@ unsigned active_mask();
 void pause();
 
 enum class Access : int { Read, Write, Atomic };
-// In checked mode: this thread touches `size` bytes at `address`. Nothing otherwise.
-void touch(const void *address, unsigned size, Access access);
+// In checked mode: the instruction at `pc` touches `size` bytes at `address`. Nothing otherwise.
+void touch(const void *address, unsigned size, Access access, const void *pc);
 // A shuffle that asked for the value of a lane outside its mask.
 [[noreturn]] void no_such_lane(int source, const char *file, int line);
 bool is_shared(const void *address, unsigned size);

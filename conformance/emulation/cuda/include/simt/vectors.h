@@ -6,14 +6,14 @@ using ushort = unsigned short;
 using uint = unsigned int;
 using ulong = unsigned long;
 
-#define SIMT_VECTORS(NAME, T)                                                                  \
-  struct NAME##1 { T x; };                                                                     \
-  struct alignas(2 * sizeof(T)) NAME##2 { T x, y; };                                           \
-  struct NAME##3 { T x, y, z; };                                                               \
-  struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) NAME##4 { T x, y, z, w; };           \
-  inline NAME##1 make_##NAME##1(T x) { return {x}; }                                           \
-  inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }                                   \
-  inline NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }                           \
+#define SIMT_VECTORS(NAME, T)                                                        \
+  struct NAME##1 { T x; };                                                           \
+  struct alignas(2 * sizeof(T)) NAME##2 { T x, y; };                                 \
+  struct NAME##3 { T x, y, z; };                                                     \
+  struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) NAME##4 { T x, y, z, w; }; \
+  inline NAME##1 make_##NAME##1(T x) { return {x}; }                                 \
+  inline NAME##2 make_##NAME##2(T x, T y) { return {x, y}; }                         \
+  inline NAME##3 make_##NAME##3(T x, T y, T z) { return {x, y, z}; }                 \
   inline NAME##4 make_##NAME##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 
 SIMT_VECTORS(char, signed char)

@@ -2,9 +2,15 @@
 #pragma once
 
 inline void __syncthreads(SIMT_WHERE) { simt::barrier(0, SIMT_HERE); }
-inline int __syncthreads_count(int predicate, SIMT_WHERE) { return simt::barrier(predicate != 0, SIMT_HERE); }
-inline int __syncthreads_or(int predicate, SIMT_WHERE) { return simt::barrier(predicate != 0, SIMT_HERE) != 0; }
-inline int __syncthreads_and(int predicate, SIMT_WHERE) { return simt::barrier(predicate == 0, SIMT_HERE) == 0; }
+inline int __syncthreads_count(int predicate, SIMT_WHERE) {
+  return simt::barrier(predicate != 0, SIMT_HERE);
+}
+inline int __syncthreads_or(int predicate, SIMT_WHERE) {
+  return simt::barrier(predicate != 0, SIMT_HERE) != 0;
+}
+inline int __syncthreads_and(int predicate, SIMT_WHERE) {
+  return simt::barrier(predicate == 0, SIMT_HERE) == 0;
+}
 inline void __syncwarp(unsigned mask = 0xffffffffu, SIMT_WHERE) {
   simt::exchange(mask, nullptr, 0, simt::Op::SyncWarp, SIMT_HERE);
 }
@@ -13,9 +19,11 @@ inline unsigned __activemask() { return simt::active_mask(); }
 namespace simt {
 template <class T>
 inline T shuffle(unsigned mask, T value, int source, const char *file, int line) {
-  static_assert(sizeof(T) <= 16 && std::is_trivially_copyable_v<T>, "a shuffle moves up to 16 bytes");
+  static_assert(sizeof(T) <= 16 && std::is_trivially_copyable_v<T>,
+                "a shuffle moves up to 16 bytes");
   const Slot *slots = exchange(mask, &value, sizeof(T), Op::Shuffle, file, line);
-  if (source < 0 || source > 31 || !(mask & running.lanes & 1u << source)) no_such_lane(source, file, line);
+  if (source < 0 || source > 31 || !(mask & running.lanes & 1u << source))
+    no_such_lane(source, file, line);
   __builtin_memcpy(&value, slots[source], sizeof(T));
   return value;
 }
@@ -28,7 +36,7 @@ inline T __shfl_sync(unsigned mask, T value, int source, int width = 32, SIMT_WH
 }
 template <class T>
 inline T __shfl_xor_sync(unsigned mask, T value, int flip, int width = 32, SIMT_WHERE) {
-  // A source in a later group of `width` lanes gives the caller's own value; an earlier one is read.
+  // A source in a later group of `width` lanes gives the caller's value, an earlier one is read.
   const int self = static_cast<int>(simt::lane()), source = self ^ flip;
   return simt::shuffle(mask, value, source <= (self | (width - 1)) ? source : self, SIMT_HERE);
 }
@@ -58,12 +66,12 @@ inline int __any_sync(unsigned mask, int predicate, SIMT_WHERE) {
 inline int __all_sync(unsigned mask, int predicate, SIMT_WHERE) {
   return __ballot_sync(mask, !predicate, SIMT_HERE) == 0;
 }
-template <class T>
-inline unsigned __match_any_sync(unsigned mask, T value, SIMT_WHERE) {
+template <class T> inline unsigned __match_any_sync(unsigned mask, T value, SIMT_WHERE) {
   const simt::Slot *slots = simt::exchange(mask, &value, sizeof(T), simt::Op::Match, SIMT_HERE);
   unsigned result = 0;
   for (unsigned i = 0; i < 32; ++i) {
-    if (mask & simt::running.lanes & 1u << i && __builtin_memcmp(slots[i], &value, sizeof(T)) == 0) result |= 1u << i;
+    if (mask & simt::running.lanes & 1u << i && __builtin_memcmp(slots[i], &value, sizeof(T)) == 0)
+      result |= 1u << i;
   }
   return result;
 }
