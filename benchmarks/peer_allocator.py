@@ -26,7 +26,7 @@ from pagedattn.benchmarks.peer_sides import Paged, Side, peers
 
 __all__ = ["BLOCK_SIZE", "OPERATIONS", "POOL", "Operation", "Rounds", "fill"]
 
-POOL = 16_384  # blocks
+POOL = 65_536  # blocks, more than the rounds of any operation take
 BLOCK_SIZE = 16
 RUNNING = 256
 ROUNDS = 41
@@ -186,12 +186,14 @@ def _replay(path: Path, sides: list[type[Side]]) -> None:
         for kind in sides:
             side = kind(num_blocks=blocks, block_size=1, cache=True)
             gc.collect()
+            gc.freeze()
             begin, found = time.process_time(), 0
             for seq, chain in enumerate(chains):
                 if len(chain) <= blocks:
                     found += side.admit(seq, side.prepare(seq, [*chain]))
                     side.finish(seq)
             times.append([(time.process_time() - begin) * 1e6])
+            gc.unfreeze()
             hits.append(found)
         rates = ", ".join(f"{found / prompt_blocks:.2%}" for found in hits)
         _row(f"replay | {blocks:,} blocks", f"{len(chains):,} prompts; hit rates {rates}", times)

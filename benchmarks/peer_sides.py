@@ -23,7 +23,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pagedattn.backends.allocators import PagedAllocator
+from pagedattn import registry
 
 __all__ = ["Paged", "Side", "Vllm", "peers"]
 
@@ -65,7 +65,7 @@ class Paged(Side):
     name = "paged"
 
     def __init__(self, *, num_blocks: int, block_size: int, cache: bool) -> None:
-        self.allocator = PagedAllocator(
+        self.allocator = registry.allocator(
             num_blocks=num_blocks, block_size=block_size, prefix_cache=cache
         )
 
@@ -75,7 +75,7 @@ class Paged(Side):
     def admit(self, seq: int, prompt: list[int]) -> int:
         hit = self.allocator.open(seq, prompt).tokens
         self.allocator.append(seq, len(prompt) - hit)
-        self.allocator.commit(seq, prompt[hit:])
+        self.allocator.commit(seq, prompt[hit:] if hit else prompt)
         return hit
 
     def decode(self, seqs: Sequence[int], token: int) -> None:

@@ -661,7 +661,9 @@ def test_without_a_prefix_cache_tokens_are_not_looked_at():
         (lambda a: a._index.unpublish(0), "content"),
         (lambda a: a._index.hold(a._index.node_of[0]), "index"),
         (lambda a: setattr(a._index.node_of[0], "block", -1), "index"),
-        (lambda a: a._index.nodes.clear(), "index"),
+        (lambda a: setattr(a._index.roots[b""], "child", None), "index"),
+        (lambda a: a._index.roots[b""].others.clear(), "index"),
+        (lambda a: a._index.roots.clear(), "index"),
     ],
 )
 def test_check_finds(damage, rule):

@@ -282,7 +282,7 @@ class PagedAllocator(BlockAllocator):
         )
 
     def drain_events(self) -> list[Event]:
-        """A log much longer than the pool is replaced by CLEARED and the present state."""
+        """A log that is long beside what is cached is replaced by CLEARED and the present state."""
         return self._index.drain()
 
     def check(self) -> list[Violation]:

@@ -74,18 +74,15 @@ class BlockPool:
         found: list[int] = []
         alike = True
         try:
-            while self.reclaimable > len(self.staged):
+            for i in range(short + choice):
                 # What is staged beyond need is of one priority, so that any of it may go first.
-                if len(found) >= short and (
-                    len(found) >= short + choice
-                    or not alike
-                    or not self._has(self._staged_priority)
-                ):
+                if i >= short and not (alike and self._has(self._staged_priority)):
                     break
                 block = self._pop()
                 priority = self.priority.get(block, 0)
-                alike = alike and (not self.staged or priority == self._staged_priority)
-                self._staged_priority = priority
+                if priority != self._staged_priority:
+                    alike = alike and not self.staged
+                    self._staged_priority = priority
                 self.staged[block] = None
                 found.append(block)
         finally:
@@ -229,7 +226,8 @@ class BlockPool:
                 f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
                 "given or which was taken from it: the policy is broken"
             )
-        self._gone(block)
+        if self._ranked:
+            self._gone(block)
         return block
 
     def _is_reclaimable(self, block: int) -> bool:
@@ -278,7 +276,8 @@ class BlockPool:
             self.room.remove(block)
         else:
             self.policy.remove(block)
-            self._gone(block)
+            if self._ranked:
+                self._gone(block)
 
     def _forget(self, block: int) -> None:
         self.index.unpublish(block)

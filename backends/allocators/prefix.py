@@ -42,16 +42,20 @@ class Node:
     key      chained hash; b"" for a root
     block    a block that holds this content; -1: there is none
     more     further blocks that hold it, where there are any
+    child    a node that follows this one; mostly there is one alone
+    others   the other nodes that follow it, by their tokens, where there are any
     users    how many blocks, children and sequence ends refer to the node; at 0 it is forgotten
     """
 
-    __slots__ = ("block", "depth", "key", "more", "parent", "tokens", "users")
+    __slots__ = ("block", "child", "depth", "key", "more", "others", "parent", "tokens", "users")
 
     def __init__(self, parent: Node | None, tokens: bytes, key: bytes) -> None:
         self.parent, self.tokens, self.key = parent, tokens, key
         self.depth: int = -1 if parent is None else parent.depth + 1
         self.block = -1
         self.more: dict[int, None] | None = None
+        self.child: Node | None = None
+        self.others: dict[bytes, Node] | None = None
         self.users = 0
 
     @property
@@ -70,13 +74,13 @@ class _Published(dict[int, "Node | None"]):
 
 
 class PrefixIndex:
-    """Nodes by parent and tokens, the node of every published block, and the log of changes."""
+    """A tree of nodes from a root for each namespace, the node of every published block, and the
+    log of changes."""
 
     def __init__(self, block_size: int, hash_fn: Callable[[bytes], bytes] | None) -> None:
         self.block_size = block_size
         self.node_of = _Published()
         self.roots: dict[bytes, Node] = {}
-        self.nodes: dict[tuple[Node, bytes], Node] = {}
         self._hash = hash_fn or _sha256
         # None: it grew too long while nobody drained it.
         self._events: list[tuple[EventKind, int, Node | None]] | None = []
@@ -96,15 +100,36 @@ class PrefixIndex:
 
     def find(self, parent: Node, tokens: bytes) -> Node | None:
         """The node of `tokens` after `parent`, or None."""
-        return self.nodes.get((parent, tokens))
+        child = parent.child
+        if child is not None and child.tokens == tokens:
+            return child
+        return parent.others.get(tokens) if parent.others else None
 
     def child(self, parent: Node, tokens: bytes) -> Node:
         """The same, made when missing; the index knows `parent`."""
         node = self.find(parent, tokens)
         if node is None:
-            node = self.nodes[parent, tokens] = Node(parent, tokens, self.key(parent, tokens))
+            node = Node(parent, tokens, self.key(parent, tokens))
             parent.users += 1
+            if parent.child is None:
+                parent.child = node
+            elif parent.others is None:
+                parent.others = {tokens: node}
+            else:
+                parent.others[tokens] = node
         return node
+
+    @property
+    def nodes(self) -> dict[tuple[Node, bytes], Node]:
+        """All nodes but the roots by parent and tokens; O(nodes), for audits."""
+        found: dict[tuple[Node, bytes], Node] = {}
+        parents = list(self.roots.values())
+        for parent in parents:
+            first = () if parent.child is None else (parent.child,)
+            for node in (*first, *(parent.others or {}).values()):
+                found[parent, node.tokens] = node
+                parents.append(node)
+        return found
 
     def rewind(self, tip: Node, tail: bytes, tokens: int) -> tuple[Node, bytes]:
         """End of the chain `tip`, `tail` when it is cut to its first `tokens` tokens."""
@@ -123,11 +148,15 @@ class PrefixIndex:
         """One user less; the last one forgets the node, and with it its hold on its parent."""
         node.users -= 1
         while not node.users:
-            if node.parent is None:
+            parent = node.parent
+            if parent is None:
                 del self.roots[node.tokens]
                 return
-            del self.nodes[node.parent, node.tokens]
-            node = node.parent
+            if parent.child is node:
+                parent.child = None
+            elif parent.others:
+                del parent.others[node.tokens]
+            node = parent
             node.users -= 1
 
     # -- blocks ------------------------------------------------------------------------------
@@ -159,9 +188,10 @@ class PrefixIndex:
 
     def clear(self) -> None:
         """Forget all content; no sequence may be open."""
+        for node in (*self.roots.values(), *self.nodes.values()):
+            node.child = node.others = None  # parents and children hold each other
         self.node_of.clear()
         self.roots.clear()
-        self.nodes.clear()
         self._events = [(EventKind.CLEARED, -1, None)]
 
     # -- events ------------------------------------------------------------------------------
@@ -181,7 +211,7 @@ class PrefixIndex:
     def _log(self, kind: EventKind, block: int, node: Node) -> None:
         if self._events is not None:
             self._events.append((kind, block, node))
-            if len(self._events) > len(self.node_of) + 4096:
+            if len(self._events) > 4096 + len(self.node_of) // 4:
                 self._events = None
 
 

@@ -171,7 +171,7 @@ def _cases() -> list[Case]:
             "softcap",
             {"softcap": 30.0},
             dataclasses.replace(RULES, use_softcap=False),
-            20.0,
+            30.0,
             ("KH-38",),
         ),
         (

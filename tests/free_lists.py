@@ -1,6 +1,6 @@
 """Where blocks lie after long churn, beside two common free lists:
 
-    python -m pagedattn.benchmarks.peer_locality [TRACE ...]
+    python tests/free_lists.py [TRACE ...]
 
 Each trace (a made-up one without TRACE) is replayed as `pagedattn audit` does, with memory alone as
 limit of concurrency, and with a number of clients that leaves some of it free. Printed is the mean
@@ -17,13 +17,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pagedattn.allocator import BlockAllocator
 from pagedattn.backends.allocators import PagedAllocator
 from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.runs import Runs
-from pagedattn.benchmarks.audit.contender import Contender
+from pagedattn.benchmarks.audit.contender import Contender, Make
 from pagedattn.benchmarks.audit.generator import generate
 from pagedattn.benchmarks.audit.readers import read_trace
 from pagedattn.benchmarks.audit.results import Replay
@@ -78,7 +77,7 @@ class _LettingGo(BlockPool):
         super().stage(n, 1)
 
 
-def _over(free_list: type[Runs], *, cache: bool) -> Callable[..., BlockAllocator]:
+def _over(free_list: type[Runs], *, cache: bool) -> Make:
     """The paged allocator with another free list."""
 
     class Pool(_LettingGo):
@@ -87,17 +86,21 @@ def _over(free_list: type[Runs], *, cache: bool) -> Callable[..., BlockAllocator
     class Allocator(PagedAllocator):
         _pool_type = Pool
 
-    def make(*, num_blocks: int, block_size: int, **_: Any) -> BlockAllocator:
+    def make(
+        *, num_blocks: int, block_size: int, max_seq_len: int, lengths: Callable[[int], int]
+    ) -> BlockAllocator:
         return Allocator(num_blocks=num_blocks, block_size=block_size, prefix_cache=cache)
 
     return make
 
 
-def _paged(*, num_blocks: int, block_size: int, **_: Any) -> BlockAllocator:
+def _paged(
+    *, num_blocks: int, block_size: int, max_seq_len: int, lengths: Callable[[int], int]
+) -> BlockAllocator:
     return PagedAllocator(num_blocks=num_blocks, block_size=block_size)
 
 
-FREE_LISTS: dict[str, Callable[..., BlockAllocator]] = {
+FREE_LISTS: dict[str, Make] = {
     "lifo": _over(_Stack, cache=False),
     "queue": _over(_Queue, cache=True),
     "paged": _paged,
