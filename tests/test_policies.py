@@ -14,11 +14,9 @@ from pagedattn.backends.allocators.lru import LRU
 from pagedattn.backends.allocators.paged import PagedAllocator
 from pagedattn.backends.allocators.policies.cost import Cost
 from pagedattn.backends.allocators.policies.fifo import FIFO
-from pagedattn.backends.allocators.policies.history import History
 from pagedattn.backends.allocators.policies.lfu import LFU
 from pagedattn.backends.allocators.policies.memory import KeyMemory
-from pagedattn.backends.allocators.policies.referee import Referee
-from pagedattn.backends.allocators.policies.return_rate import ReturnRate, expected_rate
+from pagedattn.backends.allocators.policies.return_rate import ReturnRate
 from pagedattn.backends.allocators.policies.s3fifo import S3FIFO
 from pagedattn.benchmarks.audit.optimum import optimal_hits
 from pagedattn.benchmarks.audit.prefix import prefix_hits
@@ -267,22 +265,6 @@ def test_cost_refuses_a_negative_cost() -> None:
         Cost(attention=-1)
 
 
-def test_expected_rate_by_hand() -> None:
-    # One use: rate 0.5 / 100, alive with probability 1/2 at age 0.
-    assert expected_rate(1, 0, 0, 100) == pytest.approx(0.0025)
-    # Three uses within 150: rate 2.5 / 250 = 0.01; alive 3 / (3 + e) at age 100.
-    assert expected_rate(3, 150, 100, 100) == pytest.approx(0.01 * 3 / (3 + 2.718281828459045))
-
-
-def test_expected_rate_falls_with_age_sooner_for_the_frequent() -> None:
-    often, seldom = (20, 100.0), (2, 100.0)
-    for count, span in (often, seldom):
-        rates = [expected_rate(count, span, age, 50) for age in (0, 10, 100, 1000, 10**9)]
-        assert rates == sorted(rates, reverse=True)
-    assert expected_rate(*often, 10, 50) > expected_rate(*seldom, 10, 50)
-    assert expected_rate(*often, 200, 50) < expected_rate(*seldom, 200, 50)
-
-
 def led() -> ReturnRate:
     """Our policy once its model leads."""
     policy = ReturnRate()
@@ -337,19 +319,6 @@ def test_return_rate_knows_content_that_comes_back_after_eviction() -> None:
     assert drain(policy)[-1] == 1
 
 
-def test_history_counts_a_use_once_and_observes_the_gap() -> None:
-    history = History()
-    history.release(key(1), 1)
-    for _ in range(9):
-        history.release(key(2), 2)
-    history.hit(key(1))  # found at time 10, nine releases after its own
-    history.release(key(1), 2)
-    uses = history.uses(key(1))
-    assert (uses.count, uses.first, uses.last) == (2, 1, 11)
-    # First returns: of key 2 after 1 release (computed anew), of key 1 after 9.
-    assert history.gap == pytest.approx(3.0)
-
-
 def test_memory_is_bounded_by_the_pool() -> None:
     memory: KeyMemory[int] = KeyMemory(times=2, floor=3)
     for n in range(10):
@@ -361,27 +330,6 @@ def test_memory_is_bounded_by_the_pool() -> None:
     assert len(memory) == 8
     assert memory.get(key(22)) == 22
     assert memory.get(key(21)) is None
-
-
-def test_referee_follows_the_model_when_it_finds_more_and_leaves_it_when_less() -> None:
-    """Four documents in turn do not fit LRU's pool of three; keeping the older ones finds some.
-    Pairs that alternate are found by LRU only."""
-
-    class Newest(LRU):
-        name = "newest"
-
-        def pop(self) -> int:
-            block = max(self._priority)
-            self.remove(block)
-            return block
-
-    referee = Referee(Newest())
-    for turn in range(400):
-        referee.meet(key(turn % 4), 0, found=True, blocks=min(turn + 1, 3))
-    assert referee.model_leads
-    for turn in range(40):
-        referee.meet(key(1000 + turn // 4 * 2 + turn % 2), 0, found=False, blocks=3)
-    assert not referee.model_leads
 
 
 # -- cost of an operation ----------------------------------------------------------------------

@@ -3,5 +3,8 @@
 chain.py   what all share: levels of priority, and deepest block of a release first
 scored.py  policies that rank a block once, when it is released: fifo.py, lfu.py, cost.py
 memory.py  bounded memory of keys, also of evicted ones
-s3fifo.py  three queues     return_rate.py  our best: expected returns per unit of time
+s3fifo.py  three queues
+return_rate.py  our best: expected returns per unit of time
+    returns.py  how likely and how soon content returns, learned     history.py  uses by key
+    referee.py  whether to follow it or LRU
 """

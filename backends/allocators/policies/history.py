@@ -97,11 +97,13 @@ class History:
         return self._memory.get(key) or Record(self.now)
 
     def _again(self, record: Record, now: int) -> None:
-        gap = max(1, now - record.last)
+        log = math.log2(max(1, now - record.last))
         if record.cell is not None:
-            self.returns.returned(record.cell, record.scale, gap, first=record.count == 1)
+            self.returns.returned(
+                record.cell, record.scale, log, uses=record.count, logs=record.logs
+            )
             record.cell = None
-        record.logs += math.log2(gap)
+        record.logs += log
         record.count += 1
         record.last = now
 

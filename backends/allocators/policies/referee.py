@@ -21,9 +21,9 @@ class Referee:
     Both are replayed, keys only, with the blocks of each release. The model is followed once what
     it finds beyond LRU, counted since it last was behind, is more than chance: 3 times the root
     of the summed squares of the differences. From then on the hits of the real pool count. It is
-    left when half of what was won is lost again, or a sixteenth of the pool if that is more, and
-    in any case a whole pool. Left with a loss, it must win one root more next time; with a gain,
-    one less.
+    left when half of what was won is lost again, or a 32nd of the pool if that is more, and in
+    any case a whole pool. Left with a loss, it must win one root more next time; with a gain, one
+    less.
 
     O(1) a released block, plus one pop() of the model.
     """
@@ -56,7 +56,7 @@ class Referee:
                 self.model_leads, self._won, self._peak = True, 0, 0
             return
         self._peak = max(self._peak, self._won)
-        if self._peak - self._won > min(max(room / 16, self._peak / 2), room):
+        if self._peak - self._won > min(max(room / 32, self._peak / 2), room):
             self._proof = max(_PROOF, self._proof + (1 if self._won < 0 else -1))
             self.model_leads, self._won, self._squares = False, 0, 0
 

@@ -88,6 +88,7 @@ class _ByWorth(Order):
         # Oldest first. None: not in a class yet, because its release has not ended.
         self._members_of: OrderedDict[int, _Members | None] = OrderedDict()
         self._new: dict[int, bytes] = {}
+        self._time = 0  # at which these came
         self._classes: dict[tuple[int, int], _Members] = {}
         # A heap of (worth of a class when last looked at, name), one of each class. A worth that
         # has risen since is seen when it comes up; one that has fallen when all are ranked anew.
@@ -95,6 +96,9 @@ class _ByWorth(Order):
         self._due = 0  # evictions until then
 
     def add(self, block: int, key: bytes, depth: int, head: int) -> None:
+        if self._time != self._history.now:
+            self._classify()
+            self._time = self._history.now
         self._members_of[block] = None
         self._new[block] = key
 

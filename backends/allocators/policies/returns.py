@@ -42,6 +42,31 @@ class Cell:
         return (self.returned + prior * mean) / (self.used + prior)
 
 
+class _Moments:
+    """Count, sum and sum of squares."""
+
+    __slots__ = ("n", "squares", "sum")
+
+    def __init__(self, n: float, sum: float, squares: float) -> None:
+        self.n, self.sum, self.squares = n, sum, squares
+
+    @property
+    def mean(self) -> float:
+        return self.sum / self.n
+
+    @property
+    def variance(self) -> float:
+        return self.squares / self.n - self.mean**2
+
+    def add(self, value: float) -> None:
+        self.n += 1
+        self.sum += value
+        self.squares += value * value
+
+    def halve(self) -> None:
+        self.n, self.sum, self.squares = self.n / 2, self.sum / 2, self.squares / 2
+
+
 class Returns:
     """Three things learned from all uses, evicted content included. Times are releases.
 
@@ -49,7 +74,8 @@ class Returns:
     are new, and how many blocks of the release were new; a cell with little of its own leans on
     the one with a trait less (shrinkage).
     Scale. 2 ** mean of log2 of a content's own gaps between uses, the mean first gap of all
-    content counting as one more.
+    content counting as some more: as many as gaps of one content vary more than contents differ,
+    which first and second gaps show (empirical Bayes).
     Shape. How gaps are spread, measured in their own content's scale: one histogram for all.
 
     Worth of content is the most returns per unit of time that holding it can give, over all times
@@ -66,11 +92,14 @@ class Returns:
         self._all = Cell(None)
         self._prior = _PRIOR
         self._releases = self._due = 0
-        self._first_gaps, self._first_logs = 1.0, math.log2(512)
+        self._first = _Moments(1.0, math.log2(512), math.log2(512) ** 2)
+        self._both = _Moments(1.0, 0.0, 0.0)  # second gaps less first ones
+        self._weight, self._mean = 1.0, math.log2(512)
         # Before anything is known gaps are exponential; that counts as much as a few releases.
         self._shape = [math.exp(-low) - math.exp(-high) for low, high in _bins()]
         self._gaps = [0.0] * _BINS
-        self._table: list[list[float]] = []
+        self._spread: list[float] = []
+        self._table: dict[int, list[float]] = {}
 
     def cell(self, uses: int, *, ends: bool, fresh: int) -> Cell:
         """Of blocks used `uses` times in a release with `fresh` new ones. ends: the new, deepest
@@ -94,29 +123,36 @@ class Returns:
             self._forget()
         if self._releases >= self._due:
             self._due = self._releases + min(max(64, self._releases // 2), _DELAY)
-            self._table = []
+            self._mean = self._first.mean
+            # Of the difference of two gaps of one content half is either's own variation.
+            own = self._both.variance / 2
+            self._weight = max(0.5, min(16.0, own / max(self._first.variance - own, 1e-9)))
+            self._table.clear()
+            self._spread.clear()
 
-    def returned(self, cell: Cell, scale: int, gap: int, *, first: bool) -> None:
-        """A block was used again after `gap`; cell and scale are those of its release."""
+    def returned(self, cell: Cell, scale: int, log: float, *, uses: int, logs: float) -> None:
+        """A block was used again after a gap of 2 ** log; the rest is as it was judged before."""
         cell.count(0, 1)
-        log = math.log2(gap)
         self._gaps[_bin(log, scale)] += 1
-        if first:
-            self._first_gaps += 1
-            self._first_logs += log
+        if uses == 1:
+            self._first.add(log)
+        elif uses == 2:
+            self._both.add(log - logs)
 
     def grades(self, cell: Cell, uses: int, logs: float) -> tuple[int, int]:
         """Chance and scale of content with that sum of log2 of its gaps."""
         chance = cell.probability(self._prior)
         odds = round(2 * math.log2(max(chance, 1e-9) / max(1 - chance, 1e-9)))
-        scale = (logs + self._first_logs / self._first_gaps) / uses
+        scale = (logs + self._weight * self._mean) / (uses - 1 + self._weight)
         return max(-_ODDS, min(_ODDS, odds)), round(STEP * scale)
 
     def worth(self, odds: int, scale: int, age: int) -> float:
         """Returns per release to expect of content of these grades, last used `age` ago."""
-        if not self._table:
-            self._table = self._tabulate()
-        return self._table[odds + _ODDS][_bin(math.log2(age), scale)] * 2.0 ** (-scale / STEP)
+        worths = self._table.get(odds)
+        if worths is None:
+            self._spread = self._spread or self._smooth()
+            worths = self._table[odds] = _index(self._spread, 1 / (1 + 2 ** (-odds / 2)))
+        return worths[_bin(math.log2(max(age, 1)), scale)] * math.exp2(-scale / STEP)
 
     def _forget(self) -> None:
         for cell in (self._all, *self._cells.values()):
@@ -124,19 +160,15 @@ class Returns:
             cell.returned /= 2
         self._releases //= 2
         self._gaps = [gaps / 2 for gaps in self._gaps]
-        self._first_gaps /= 2
-        self._first_logs /= 2
+        self._first.halve()
+        self._both.halve()
         self._due = 0
 
-    def _tabulate(self) -> list[list[float]]:
-        """Worth by grade of odds and bin of relative age, for a scale of 1."""
+    def _smooth(self) -> list[float]:
+        """The histogram of gaps with what is assumed at first, as parts of 1."""
         prior = 10 * self._prior
         total = sum(self._gaps) + prior
-        spread = [
-            (gaps + prior * part) / total
-            for gaps, part in zip(self._gaps, self._shape, strict=True)
-        ]
-        return [_index(spread, 1 / (1 + 2 ** (-odds / 2))) for odds in range(-_ODDS, _ODDS + 1)]
+        return [(gaps + prior * p) / total for gaps, p in zip(self._gaps, self._shape, strict=True)]
 
 
 def _bins() -> list[tuple[float, float]]:
@@ -161,6 +193,8 @@ def _index(spread: list[float], chance: float) -> list[float]:
         time, top = 0.0, 0.0
         for b in range(start, _BINS):
             time += held[b]
-            top = max(top, (away[start] - away[b + 1]) / time)
+            rate = (away[start] - away[b + 1]) / time
+            if rate > top:
+                top = rate
         best.append(top)
     return best
