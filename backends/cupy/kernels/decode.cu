@@ -6,7 +6,7 @@
 // these are joined at the end, within the warp, between the warps, and by combine.cu between the
 // pieces of a request.
 //
-// grid (items, Hkv), block (32 * WARPS), dynamic shared memory: decode_shared_bytes().
+// grid (items, Hkv), block (32 * WARPS), dynamic shared memory: heuristics.py says how much.
 #include "async_copy.cuh"
 #include "masks.cuh"
 #include "paging.cuh"

@@ -6,7 +6,7 @@
 // registers of O do not grow with the head, and one shape serves widths from 16 to 576. V is copied
 // while S is computed, the next K while O is.
 //
-// grid (items, Hkv), block (128), dynamic shared memory: tile_shared_bytes().
+// grid (items, Hkv), block (128), dynamic shared memory: heuristics.py says how much.
 #include "async_copy.cuh"
 #include "masks.cuh"
 #include "paging.cuh"
@@ -27,6 +27,8 @@ template <typename T, bool CONVERTED, int MT, int NS, int DU>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     attention_prefill_kernel(const AttentionParams p) {
   constexpr int M = 16 * MT, N = 32 * NS, PAD = 16 / sizeof(T), ROWS = 2 * MT;
+  // A float cache of another dtype than q's is used as it is stored: tiles are of float then.
+  constexpr bool MAY_DIFFER = CONVERTED && sizeof(T) == sizeof(float);
   extern __shared__ uint4 shared[];
   const WorkItem item = item_at(p.items, blockIdx.x);
   if (item.request < 0) return;
@@ -70,10 +72,10 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     const void* q = row < live_rows ? p.q : nullptr;
     const long long at = (query + packed / p.group) * p.q_row +
                          (kv_head * p.group + packed % p.group) * p.q_head;
-    if (p.q_dtype == DtypeOf<T>::VALUE)
+    if (!MAY_DIFFER || p.q_dtype == FLOAT32)
       load_row(q_tile + row * stride, q ? static_cast<const T*>(q) + at : nullptr, p.head_dim,
                width, p.q_vectors, lane, 32);
-    else  // T is float, because the cache is not of q's dtype
+    else
       load_converted_row(q_tile + row * stride, q, at, p.q_dtype, 1.f, p.head_dim, width,
                          p.q_vectors, lane, 32);
   }
@@ -100,12 +102,12 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 
     float s[MT][NS][4] = {};
     multiply_scores(s, q_tile, k_now + warp * 8 * NS * stride, stride, width, lane);
+    // Score (i, j, c) is that of row rows[2i + c / 2] and key own_key + 8j + c % 2.
+    const int own_key = start + warp * NS * 8 + 2 * t;
 #define FOR_EACH_SCORE                                                                \
   _Pragma("unroll") for (int i = 0; i < MT; ++i)                                      \
   _Pragma("unroll") for (int j = 0; j < NS; ++j)                                      \
   _Pragma("unroll") for (int c = 0; c < 4; ++c)
-    const int own_key = start + warp * NS * 8 + 2 * t;  // score (i, j, c) is that of
-    // row rows[2i + c / 2] and key own_key + 8j + c % 2
     FOR_EACH_SCORE s[i][j][c] *= p.scale;
     if (p.softcap != 0.f) { FOR_EACH_SCORE s[i][j][c] = capped(p, s[i][j][c]); }
     if (p.slopes) {
@@ -142,10 +144,11 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
       l[r] *= keep[r];
     }
     FOR_EACH_SCORE {
-      const float weight = __expf(s[i][j][c] - base_of(m[2 * i + c / 2]));
-      l[2 * i + c / 2] += weight;
-      weights[(i * 16 + c / 2 * 8 + g) * (N + PAD) + own_key - start + 8 * j + c % 2] =
-          from_float<T>(weight);
+      s[i][j][c] = __expf(s[i][j][c] - base_of(m[2 * i + c / 2]));
+      l[2 * i + c / 2] += s[i][j][c];
+      if (c % 2)
+        store_pair(weights + (i * 16 + c / 2 * 8 + g) * (N + PAD) + own_key - start + 8 * j,
+                   s[i][j][c - 1], s[i][j][c]);
     }
 #undef FOR_EACH_SCORE
 #pragma unroll

@@ -14,11 +14,6 @@ struct q8 { unsigned char bits; };  // an element of an 8-bit cache
 
 enum Dtype { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3, E4M3 = 4, E5M2 = 5 };
 
-template <typename T> struct DtypeOf;
-template <> struct DtypeOf<float> { static constexpr int VALUE = FLOAT32; };
-template <> struct DtypeOf<f16> { static constexpr int VALUE = FLOAT16; };
-template <> struct DtypeOf<bf16> { static constexpr int VALUE = BFLOAT16; };
-
 #define NEG_INF __int_as_float(0xff800000)
 #define QUIET_NAN __int_as_float(0x7fffffff)
 
@@ -57,24 +52,9 @@ __device__ __forceinline__ unsigned short float_to_bfloat(float x) {
 }
 #endif
 
-// -- one element ---------------------------------------------------------------------------------
+// -- 8-bit elements -----------------------------------------------------------------------------
 
-__device__ __forceinline__ float to_float(float x) { return x; }
-__device__ __forceinline__ float to_float(f16 x) { return half_to_float(x.bits); }
-__device__ __forceinline__ float to_float(bf16 x) {
-  return __uint_as_float((unsigned)x.bits << 16);
-}
-
-template <typename T> __device__ __forceinline__ T from_float(float x);
-template <> __device__ __forceinline__ float from_float<float>(float x) { return x; }
-template <> __device__ __forceinline__ f16 from_float<f16>(float x) {
-  f16 y; y.bits = float_to_half(x); return y;
-}
-template <> __device__ __forceinline__ bf16 from_float<bf16>(float x) {
-  bf16 y; y.bits = float_to_bfloat(x); return y;
-}
-
-// e4m3 and f16 differ in the exponent's bias (7 and 15): moving the bits gives x / 256, subnormal
+// e4m3 and half differ in the exponent's bias (7 and 15): moving the bits gives x / 256, subnormal
 // numbers included. e5m2 is the upper byte of a half.
 __device__ __forceinline__ float byte_to_float(unsigned x, int dtype) {
   if (dtype == INT8) return (float)(int)(signed char)x;
@@ -183,10 +163,18 @@ __device__ __forceinline__ void unpack(const uint4& raw, int dtype, float (&x)[1
   }
 }
 
-// Two numbers in the 32 bits that mma.sync takes, the first in the lower f16.
+// Two numbers in the 32 bits that mma.sync takes, the first in the lower half.
 __device__ __forceinline__ unsigned pack_pair(float lo, float hi, f16) {
   return (unsigned)float_to_half(lo) | (unsigned)float_to_half(hi) << 16;
 }
 __device__ __forceinline__ unsigned pack_pair(float lo, float hi, bf16) {
   return (unsigned)float_to_bfloat(lo) | (unsigned)float_to_bfloat(hi) << 16;
+}
+
+// Two neighbouring numbers, at an even index.
+__device__ __forceinline__ void store_pair(float* to, float lo, float hi) {
+  *reinterpret_cast<float2*>(to) = make_float2(lo, hi);
+}
+template <typename T> __device__ __forceinline__ void store_pair(T* to, float lo, float hi) {
+  *reinterpret_cast<unsigned*>(to) = pack_pair(lo, hi, T());
 }
