@@ -280,7 +280,7 @@ class BlockAllocator(ABC):
         sharing its blocks until one of them writes; copies come with a later append.
 
         ValueError when `length` exceeds what the parent has committed. The child inherits the
-        namespace and the commit state."""
+        namespace, the priority and the commit state."""
         raise self._unsupported("fork", child)
 
     def pin(self, seq: int) -> None:

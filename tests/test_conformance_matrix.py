@@ -137,17 +137,3 @@ def test_the_generator_is_a_module():
         encoding="utf-8",
     )
     assert done.stdout == coverage()
-
-
-@pytest.mark.slow
-def test_the_checked_in_matrix_is_what_is_generated(run, tmp_path):
-    names = ["reference", "template", "paged"]
-    names += [f"contiguous_{kind}" for kind in ("exact", "max", "pow2")]
-    for name in names:
-        command = [sys.executable, "-m", "pagedattn", "check", name, "--json", f"{name}.json"]
-        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-    out = tmp_path / "MATRIX.md"
-    assert run(*(tmp_path / f"{name}.json" for name in names), "--md", out).exit_code == 0
-    assert (ROOT / "docs" / "MATRIX.md").read_text(encoding="utf-8") == out.read_text(
-        encoding="utf-8"
-    ), "generate it again: docs/conformance.md says how"

@@ -117,14 +117,15 @@ def judge_memory(
     op = subject.open(step.spec, step.limits)
     before = [*snapshot(step.guards), step.out.clone()]
     try:
-        produced = execute(op, step)
+        with shrinking(subject, content, placing):
+            produced = execute(op, step)
+            measures = compare(content, produced)
     except InvalidTensor as error:
         for guard, old in zip([*(g.base for g in step.guards), step.out], before, strict=True):
             if not equal_bytes(guard, old):
                 raise CaseFailure(f"refused after something was written: {error}") from error
         return {"dtype": dtype_label(step.spec), "refused": str(error)}, None
-    with shrinking(subject, content, placing):
-        return compare(content, produced), produced
+    return measures, produced
 
 
 def needs(content: Content, rules: Rules) -> None:

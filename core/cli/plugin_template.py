@@ -78,6 +78,8 @@ class Op(pa.AttentionOp):
         starts = batch.query_start_loc_host.tolist()
         for r, seq_len in enumerate(batch.seq_lens_host.tolist()):
             rows = slice(starts[r], starts[r + 1])
+            if rows.start == rows.stop:
+                continue  # its row of the table may hold anything
             blocks = batch.block_table[r, : -(-seq_len // self.spec.block_size)].long()
             k = cache.k[blocks].flatten(0, 1)[:seq_len].transpose(0, 1)  # [Hkv, seq_len, D]
             v = cache.v[blocks].flatten(0, 1)[:seq_len].transpose(0, 1)
