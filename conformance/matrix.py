@@ -16,7 +16,7 @@ __all__ = ["TITLES", "Matrix", "matrices", "read_runs", "to_markdown"]
 
 TITLES = {"attention": "Attention backends", "allocator": "Allocators"}
 LEGEND = (
-    "conforms: every case passed, or of so many that passed the rest was declined with reasons. "
+    "conforms: every case passed, or N of M passed and the rest were declined with reasons. "
     "declined: refused with reasons, as declared. fails: some cases failed. not run: no answer, "
     "which never counts as conforming. kernels emulated: the kernels' own source passed on a CPU; "
     "nothing ran on a GPU. adapter verified: passed over a stand-in of the kernel library, so the "

@@ -95,7 +95,7 @@ def audit(
         str, typer.Option(help="Cache sizes of the prefix table, in hash blocks.")
     ] = "1000,3000,10000,30000",
     hash_block: Annotated[int, typer.Option(help="Tokens per entry of hash_ids.")] = 512,
-    limit: Annotated[int | None, typer.Option(help="Only the first so many requests.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Use only the first N requests.")] = None,
     skip_bad_lines: Annotated[
         bool, typer.Option("--skip-bad-lines", help="Leave corrupt lines out and count them.")
     ] = False,

@@ -124,7 +124,7 @@ def _temporaries(subject: AttentionSubject, seed: int) -> Measures:
     if storages.kept():
         raise CaseFailure(
             f"run() keeps {storages.kept()} bytes that it allocated, at every call: "
-            "scratch belongs into the workspace, derived state into the plan"
+            "scratch belongs in the workspace, derived state into the plan"
         )
     return {**measures, "temporaries": taken}
 

@@ -25,6 +25,8 @@ def generate(
     allocator: Annotated[str, typer.Option(help="Block allocator.")] = "paged",
     num_blocks: Annotated[int, typer.Option(help="Blocks of the KV pool.", min=1)] = 512,
     block_size: Annotated[int, typer.Option(help="Tokens of a block.", min=1)] = 16,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:1.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
     max_new_tokens: Annotated[int, typer.Option(help="Tokens per prompt at most.", min=1)] = 64,
     temperature: Annotated[float, typer.Option(help="0 is greedy.", min=0)] = 0.0,
     top_k: Annotated[
@@ -36,6 +38,7 @@ def generate(
     as_json: JsonOption = False,
 ) -> None:
     """Continue one or more prompts with a real model; a line of figures follows."""
+    from pagedattn.cli.spec_options import parse_dtype
     from pagedattn.engine import Engine, SamplingParams
 
     if temperature == 0 and (top_k is not None or top_p is not None or seed is not None):
@@ -59,6 +62,8 @@ def generate(
             allocator=allocator,
             num_blocks=num_blocks,
             block_size=block_size,
+            device=device,
+            dtype=parse_dtype(dtype),
         )
         loaded = perf_counter() - start
     with engine:
@@ -89,8 +94,12 @@ def generate(
     for prompt, done in zip(prompts, completions, strict=True):
         out.print(f"> {prompt}", style="bold", markup=False, highlight=False)
         out.print(f"{done.text}\n", markup=False, highlight=False)
+    # Nobody may take an emulated kernel's time for its speed.
+    speed = (
+        "{tokens_per_second:.1f} tokens/s" if not figures["emulated"] else "no speed: {emulated}"
+    )
     out.print(
-        "{generated_tokens} tokens in {seconds:.1f} s, {tokens_per_second:.1f} tokens/s; backend "
+        f"{{generated_tokens}} tokens in {{seconds:.1f}} s, {speed}; backend "
         "{backend}, allocator {allocator}; blocks: peak {peak_blocks} of {num_blocks}, "
         "in use now {live_blocks}; preemptions {preemptions}; model loaded in "
         "{load_seconds:.1f} s".format(**figures),
@@ -127,6 +136,7 @@ def _figures(
     generated = sum(len(done.token_ids) for done in completions)
     return {
         "backend": engine.backend.name,
+        "emulated": str(emulation.judged) if (emulation := engine.backend.emulated) else "",
         "allocator": engine.allocator.name,
         "generated_tokens": generated,
         "prompt_tokens": sum(done.prompt_len for done in completions),
