@@ -5,11 +5,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import pagedattn as pa
-from pagedattn.conformance.compile import amdgcn, sass, triton as gate
+from pagedattn.conformance.compile import amdgcn, judging, sass, triton as gate
+from pagedattn.conformance.compile.recording import Job
 from pagedattn.conformance.compile.specs import MODEL_SPECS
 from pagedattn.conformance.compile.table import Row, lines_by_digest, markdown
 from pagedattn.conformance.compile.usage import CHIPS, Usage, faults
@@ -68,10 +71,28 @@ def test_faults_of_a_usage():
     assert faults(Usage(registers=96, shared=chip.shared), chip, mma=False) == []
 
 
+@pytest.mark.parametrize(
+    ("words", "warps", "expected"),
+    [
+        ({"BLOCK_M": 16, "BLOCK_N": 64}, 4, (128, (16 * 128 * 2 + 64 * 256) // 128)),
+        ({"BLOCK_M": 128, "BLOCK_N": 16}, 8, (64, (128 * 128 * 2 + 16 * 256) // 256)),
+        ({"BLOCK_M": 16, "BLOCK_N": 64, "SHARED_KV": True}, 4, (128, (16 * 256 + 64 * 128) // 128)),
+        ({"BLOCK_M": 16}, 4, None),
+    ],
+)
+def test_loads_that_a_tile_has_room_for(words, warps, expected):
+    """bf16 queries over an 8-bit cache; 16 keys of 128 bytes are 8 bytes for each of 256 lanes."""
+    q, k = (SimpleNamespace(dtype=dtype) for dtype in (torch.bfloat16, torch.int8))
+    words = {"D": 128, "DV": 128, "SHARED_KV": False, "num_warps": warps} | words
+    job = Job(CHIPS["sm_90"], None, (q, k), words, "key", [])
+    assert judging.kv_loads(job) == expected
+
+
 def test_load_width_is_that_of_most_bytes():
     assert Usage(registers=1, shared=0, loads={128: 2, 16: 10}).load_width == 128
     assert Usage(registers=1, shared=0, loads={128: 1, 16: 10}).load_width == 16
     assert Usage(registers=1, shared=0).load_width == 0
+    assert Usage(registers=1, shared=0, loads={128: 2, 64: 1, 16: 10}).bytes_loaded(64) == 40
 
 
 SASS = """
@@ -146,7 +167,7 @@ def test_amd_assembly_is_read():
     ],
 )
 def test_where_a_tensor_core_is_wanted(dot, wanted):
-    assert gate.needs_mma(dot) is wanted
+    assert judging.needs_mma(dot) is wanted
 
 
 def row(digest="0123456789ab", wrong=()):
@@ -156,6 +177,7 @@ def row(digest="0123456789ab", wrong=()):
         variant="bfloat16, head 128",
         models=("Llama", "Qwen"),
         usage=SOUND,
+        width=128,
         faults=wrong,
         digest=digest,
     )

@@ -71,6 +71,17 @@ def test_importing_is_light(module: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_listing_backends_imports_no_kernel_library() -> None:
+    code = (
+        "import pagedattn as pa, sys; assert len(pa.backends()) > 3; print(*HEAVY & {*sys.modules})"
+    )
+    heavy = "HEAVY = {'triton', 'cupy', 'flash_attn', 'transformers'}; "
+    done = subprocess.run(
+        [sys.executable, "-c", heavy + code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+
+
 def test_the_pytest_plugin_is_light(tmp_path: Path) -> None:
     test = tmp_path / "test_it.py"
     test.write_text(

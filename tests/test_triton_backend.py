@@ -68,7 +68,7 @@ def test_parts_are_of_the_window(steps):
 
 
 def test_parts_follow_the_bound_that_the_host_knows(steps):
-    assert steps["empty_parts"]["parts"] == [16, 16]
+    assert steps["empty_parts"]["parts"] == [8, 8]
 
 
 def test_a_short_chunk_over_many_keys_is_shared_out(steps):

@@ -15,9 +15,9 @@ import triton
 import triton.language as tl
 
 import pagedattn as pa
+from pagedattn.conformance.compile.judging import compiled
 from pagedattn.conformance.compile.recording import record
 from pagedattn.conformance.compile.specs import MODEL_SPECS
-from pagedattn.conformance.compile.triton import compiled
 from pagedattn.conformance.compile.usage import CHIPS
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 
 from pagedattn.device import DeviceInfo
-from pagedattn.spec import AttentionSpec, KVQuant
+from pagedattn.spec import AttentionSpec, KVQuant, Mask
 
 __all__ = [
     "CHUNK",
@@ -35,6 +35,7 @@ __all__ = [
     "target_items",
     "token_scales",
     "tunables",
+    "wide_warps",
 ]
 
 CHUNK = 1024
@@ -54,12 +55,15 @@ class Tile:
 
     block_m    packed rows of a program (a power of two, at least 16)
     block_n    keys of a step
+    num_warps  of the kernel for aligned rows; narrow_warps of the other one, whose narrow loads
+               take more registers
     per_sm     programs that are to share one multiprocessor: how many parts there will be
     """
 
     block_m: int
     block_n: int
     num_warps: int
+    narrow_warps: int
     num_stages: int
     per_sm: int
 
@@ -102,6 +106,11 @@ def num_sms(device: DeviceInfo) -> int:
     return device.num_sms or _NUM_SMS.get(device.sm or (0, 0), 108)
 
 
+def wide_warps(device: DeviceInfo) -> bool:
+    """Whether a warp has 64 lanes, as AMD's accelerators do: their names tell."""
+    return device.name.startswith(("gfx9", "AMD Instinct"))
+
+
 def choose(
     spec: AttentionSpec, device: DeviceInfo, tuning: Mapping[str, int] | None = None
 ) -> tuple[Tile, ...]:
@@ -110,14 +119,16 @@ def choose(
     depend on the choice (batch_invariant). Empty when no tile fits the shared memory."""
     tuning = tuning or {}
     rows = None if spec.max_query_len is None else spec.max_query_len * spec.group_size
-    small = min(power_of_two(spec.group_size, at_least=16), _most_rows(spec))
+    small = min(power_of_two(spec.group_size, at_least=16), _most_rows(spec, device))
     decode_alone = rows is not None and rows <= small
     if spec.batch_invariant:
-        rows_of_phases = [small if decode_alone else max(small, min(64, _most_rows(spec)))]
+        rows_of_phases = [
+            small if decode_alone and small < 32 else min(32, _most_rows(spec, device))
+        ]
     elif decode_alone:
         rows_of_phases = [small]
     else:
-        large = max(small, _most_rows(spec))
+        large = max(small, _most_rows(spec, device))
         if rows is not None:
             large = min(large, power_of_two(rows, at_least=16))
         rows_of_phases = [small, large] if large > small else [small]
@@ -130,13 +141,18 @@ def choose(
     return tuple(tiles)
 
 
-def _most_rows(spec: AttentionSpec) -> int:
+def _most_rows(spec: AttentionSpec, device: DeviceInfo) -> int:
     """BLOCK_M of prefill, by the registers that the accumulator takes. float32 is multiplied
     without the matrix unit and takes many more."""
     wide = power_of_two(spec.head_dim_v, at_least=16)
     if compute_dtype(spec) is torch.float32:
         return 32 if max(wide, spec.head_dim) <= 64 else 16
-    return max(16, min(128, 16384 // wide))
+    if token_scales(spec) and wide_warps(device):
+        return 16  # in larger tiles there every lane loads the scales of half of the keys
+    # A tree's bits, scales of every key, and a division by the group take registers too.
+    divides = spec.group_size & (spec.group_size - 1) != 0 and wide > 64
+    most = 32 if spec.mask is Mask.TREE else 64 if token_scales(spec) or divides else 128
+    return max(16, min(most, 16384 // wide))
 
 
 def _fitted(
@@ -145,10 +161,14 @@ def _fitted(
     """The widest step and the most stages that fit."""
     wide = max(power_of_two(spec.head_dim_v, at_least=16), spec.head_dim)
     single = compute_dtype(spec) is torch.float32
-    heavy = block_m * wide >= (2048 if single else 8192)
-    narrow = wide > 128 or (single and block_m > 16)
+    heavy = block_m * wide >= (2048 if single else 8192 if block_m <= 16 else 4096)
+    narrow = wide > 128 or spec.batch_invariant or (single and block_m > 16)
+    if block_m > 64 and wide > 64 and device.sm is not None and device.sm < (9, 0):
+        narrow = True  # q stays in registers there
     block_n = tuning.get("block_n", 32 if narrow else 64)
-    stages = tuning.get("num_stages", 3 if block_m <= 32 else 2)
+    stages = tuning.get("num_stages", 3 if block_m <= 32 and not spec.batch_invariant else 2)
+    if spec.mask is Mask.TREE and wide_warps(device):
+        stages = 1  # Triton 3.6 cannot translate this loop with a pipeline for AMD
     limit = shared_memory(device)
     while smem_bytes(spec, block_m, block_n, stages) > limit:
         if stages > 1:
@@ -157,14 +177,17 @@ def _fitted(
             block_n //= 2
         else:
             return None
-    # Unaligned tensors need eight warps, and batch-invariant bits one number of them.
-    warps = 8 if spec.batch_invariant else tuning.get("num_warps", 8 if heavy else 4)
+    most = 4 if wide_warps(device) else 8
+    warps = tuning.get("num_warps", most if heavy else 4)
+    if spec.batch_invariant:  # bits depend on it, but may not on alignment
+        warps = most
     # By registers, as docs/compile/triton.md shows them.
-    resident = 1 if warps == 8 else 2 if wide > 128 else 3 if wide > 64 else 4
+    resident = 1 if heavy or warps == 8 else 2 if wide > 128 else 3 if wide > 64 else 4
     return Tile(
         block_m=block_m,
         block_n=block_n,
         num_warps=warps,
+        narrow_warps=max(warps, 4 if block_m <= 16 else most),
         num_stages=stages,
         per_sm=min(tuning.get("per_sm", resident), most_per_sm(block_m)),
     )
@@ -172,17 +195,17 @@ def _fitted(
 
 def smem_bytes(spec: AttentionSpec, block_m: int, block_n: int, stages: int) -> int:
     """An upper estimate of a program's shared memory: K and V in flight in the cache's dtype (one
-    stage fewer than asked for, except where Hopper's matrix unit reads them in place), one copy of
-    each and of q and the weights in q's dtype on the way to the matrix unit."""
+    stage fewer than asked for, except where Hopper's matrix unit reads them in place); a copy of
+    each on the way to the matrix unit, where that is not it; and q or the weights."""
     d0, d1 = split_head(spec.head_dim)
     wide = power_of_two(spec.head_dim_v, at_least=16)
     values = 0 if spec.shared_kv and wide == d0 else wide
     keys = block_n * (d0 + d1 + values)
     size = compute_dtype(spec).itemsize
-    converted = keys * size if spec.kv_dtype != compute_dtype(spec) else 0
+    in_flight = 0 if stages == 1 else stages if block_m >= 64 else stages - 1
+    copied = in_flight == 0 or spec.kv_dtype != compute_dtype(spec)
     moving = block_m * max(d0 + d1, block_n) * size
-    in_flight = stages if block_m >= 64 else max(1, stages - 1)
-    return in_flight * keys * spec.kv_dtype.itemsize + converted + moving
+    return in_flight * keys * spec.kv_dtype.itemsize + copied * keys * size + moving
 
 
 def tunables(spec: AttentionSpec, device: DeviceInfo) -> Mapping[str, Sequence[int]]:

@@ -4,6 +4,8 @@ A Launch holds a kernel, its constexprs and options; call() runs it on torch's c
 warmup() compiles it without a launch. Both pass the same keywords, so what open() compiled is what
 run() needs: strides are int64 and unspecialised, and the only thing that a launch may choose is
 ALIGN, 16 bytes or nothing, for which both variants exist.
+
+The modules with kernels, and Triton with them, are imported when an op is opened.
 """
 
 from __future__ import annotations
@@ -17,7 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedattn.backends.triton.combine import attention_combine_kernel
 from pagedattn.backends.triton.heuristics import (
     CHUNK,
     Tile,
@@ -26,11 +27,6 @@ from pagedattn.backends.triton.heuristics import (
     split_head,
     token_scales,
 )
-from pagedattn.backends.triton.tile import (
-    aligned_tile_kernel,
-    unaligned_tile_kernel,
-)
-from pagedattn.backends.triton.write import aligned_write_kernel, unaligned_write_kernel
 from pagedattn.spec import AttentionSpec, KVQuant, Mask
 from pagedattn.write import qmax
 
@@ -38,9 +34,6 @@ __all__ = ["ALIGN_BYTES", "Launch", "Launches", "aligned", "build", "factor", "v
 
 ALIGN_BYTES = 16
 """Widest load and store of a lane."""
-
-WINDOW_END = 2**30
-"""Larger bounds see everything that such positions can be."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,15 +120,13 @@ def _align(*dtypes: torch.dtype) -> int:
     return ALIGN_BYTES // max(d.itemsize for d in dtypes)
 
 
-def _limit(spec: AttentionSpec) -> float:
-    return 0.0 if spec.kv_quant is KVQuant.NONE else qmax(spec.kv_dtype)
-
-
 def _bound(value: int | None) -> int:
-    return -1 if value is None else min(value, WINDOW_END)
+    return -1 if value is None else value
 
 
 def _tile(spec: AttentionSpec, tile: Tile, is_aligned: bool) -> Launch:
+    from pagedattn.backends.triton.tile import aligned_tile_kernel, unaligned_tile_kernel
+
     d0, d1 = split_head(spec.head_dim)
     constants = {
         "ALIGN": _align(spec.dtype, spec.out_dtype) if is_aligned else 1,
@@ -153,8 +144,8 @@ def _tile(spec: AttentionSpec, tile: Tile, is_aligned: bool) -> Launch:
         "RIGHT": _bound(spec.window[1]),
         "CAP": spec.softcap or 0.0,
         "SHARED_KV": spec.shared_kv,
+        "SCALED": spec.kv_quant is not KVQuant.NONE,
         "TOKEN_SCALE": token_scales(spec),
-        "LIMIT": _limit(spec),
         "FLOAT32": compute_dtype(spec) is torch.float32,
         "UNIT": _unit(spec),
         "CHUNK": CHUNK if spec.batch_invariant else 0,
@@ -162,13 +153,17 @@ def _tile(spec: AttentionSpec, tile: Tile, is_aligned: bool) -> Launch:
         "BLOCK_N": tile.block_n,
     }
     options = {"num_warps": tile.num_warps, "num_stages": tile.num_stages}
-    if not is_aligned:  # narrow loads need more registers, and are not pipelined
-        options = {"num_warps": max(8, tile.num_warps), "num_stages": 1}
+    if not is_aligned:  # narrow loads take many registers, and are not pipelined
+        options = {"num_warps": tile.narrow_warps, "num_stages": 1}
+        if not spec.batch_invariant:  # whose bits depend on the steps
+            constants["BLOCK_N"] = 16
     kernel = aligned_tile_kernel if is_aligned else unaligned_tile_kernel
     return Launch(kernel, constants, options)
 
 
 def _combine(spec: AttentionSpec, tile: Tile) -> Launch:
+    from pagedattn.backends.triton.combine import attention_combine_kernel
+
     wide = power_of_two(spec.head_dim_v, at_least=16)
     constants = {
         "HKV": spec.num_kv_heads,
@@ -184,6 +179,8 @@ def _combine(spec: AttentionSpec, tile: Tile) -> Launch:
 
 
 def _write(spec: AttentionSpec, is_aligned: bool) -> Launch:
+    from pagedattn.backends.triton.write import aligned_write_kernel, unaligned_write_kernel
+
     constants = {
         "ALIGN": _align(spec.dtype) if is_aligned else 1,
         "KV_ALIGN": _align(spec.kv_dtype) if is_aligned else 1,
@@ -194,7 +191,7 @@ def _write(spec: AttentionSpec, is_aligned: bool) -> Launch:
         "DV_TILE": power_of_two(spec.head_dim_v),
         "BLOCK_SIZE": spec.block_size,
         "TOKEN_SCALE": token_scales(spec),
-        "LIMIT": _limit(spec),
+        "LIMIT": 0.0 if spec.kv_quant is KVQuant.NONE else qmax(spec.kv_dtype),
         "INT8": spec.kv_dtype is torch.int8,
         "BLOCK_T": 16,
     }

@@ -24,8 +24,8 @@ its own, and states merge in ascending order, in this program or in combine.py b
 operations. How many programs share a tile then changes no bit.
 
 Keys beyond the range are not loaded but 0: what an unowned slot holds cannot leak, not even as
-0 * NaN. HEAD is split into D0, a power of two, and D1, the rest, since tiles are powers of two and
-576 dims would waste 448.
+0 * NaN. A head is split into D0, a power of two, and D1, the rest: tiles are powers of two, and of
+1024 columns 576 dims would waste 448.
 """
 
 # mypy: ignore-errors
@@ -97,7 +97,6 @@ def walk(
     ALIBI: tl.constexpr,
     SHARED_KV: tl.constexpr,
     TOKEN_SCALE: tl.constexpr,
-    LIMIT: tl.constexpr,
     UNIT: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -124,10 +123,7 @@ def walk(
             block = tl.load(TABLE + key // BLOCK_SIZE).to(tl.int64)
             token = key % BLOCK_SIZE
         k_at = block * k_block + token * k_token
-        k0 = load(
-            K + k_at[:, None] + d0[None, :], inside[:, None], d0[None, :] < D, MASKED, D0 > D
-        ).to(q0.dtype)
-        score = tl.dot(q0, tl.trans(k0), input_precision="ieee")
+        k0 = load(K + k_at[:, None] + d0[None, :], inside[:, None], d0[None, :] < D, MASKED, D0 > D)
         if D1 > 0:
             k1 = load(
                 K + k_at[:, None] + d1[None, :],
@@ -135,13 +131,18 @@ def walk(
                 d1[None, :] < D,
                 MASKED,
                 D0 + D1 > D,
-            ).to(q0.dtype)
+            )
+        if TOKEN_SCALE:  # by key, where a thread has few of them; the columns of score have many
+            ks = load(K_SCALE + block * ks_block + token * ks_token, inside, inside, MASKED, False)
+            k0 = k0.to(tl.float32) * ks[:, None]
+            if D1 > 0:
+                k1 = k1.to(tl.float32) * ks[:, None]
+        k0 = k0.to(q0.dtype)
+        score = tl.dot(q0, tl.trans(k0), input_precision="ieee")
+        if D1 > 0:
+            k1 = k1.to(q0.dtype)
             score = tl.dot(q1, tl.trans(k1), acc=score, input_precision="ieee")
         score = score * factor
-        if TOKEN_SCALE:
-            ks_at = block * ks_block + token * ks_token
-            ks = load(K_SCALE + ks_at, inside, inside, MASKED, False)
-            score = score * ks[None, :]
         if CAP > 0.0:
             score = CAP * UNIT * tanh(score, UNIT == 1.0)
         if MASKED or ALIBI:
@@ -156,9 +157,11 @@ def walk(
             elif MASK == TREE:
                 column = key - (seq_len - rows)
                 own = (column >= 0)[None, :] & inside[None, :] & (row < rows)[:, None]
-                bit = row.to(tl.int64)[:, None] * rows + column[None, :]
-                byte = tl.load(TREE_BITS + (bit >> 3), mask=own & has_tree, other=0).to(tl.int32)
-                allowed = (byte >> (bit & 7).to(tl.int32)) & 1 != 0
+                row_bit = row.to(tl.int64) * rows  # beyond 32 bits for many rows
+                bit = (row_bit & 7).to(tl.int32)[:, None] + column[None, :]
+                byte_at = (TREE_BITS + (row_bit >> 3))[:, None] + (bit >> 3)
+                byte = tl.load(byte_at, mask=own & has_tree, other=0).to(tl.int32)
+                allowed = (byte >> (bit & 7)) & 1 != 0
                 allowed = (allowed & has_tree) | ((distance <= 0) & (has_tree == 0))
                 seen = seen & ((column < 0)[None, :] | allowed)
             if LEFT >= 0:
@@ -186,10 +189,10 @@ def walk(
                 MASKED,
                 DV_TILE > DV,
             )
-        if TOKEN_SCALE:  # of the weights: times LIMIT it is the largest |v| of the key, of v's size
-            vs_at = block * vs_block + token * vs_token
-            vs = load(V_SCALE + vs_at, inside, inside, MASKED, False)
-            weight = weight * (vs * LIMIT)[None, :]
+            if TOKEN_SCALE:
+                vs_at = block * vs_block + token * vs_token
+                vs = load(V_SCALE + vs_at, inside, inside, MASKED, False)
+                v = v.to(tl.float32) * vs[:, None]
         acc = tl.dot(weight.to(q0.dtype), v.to(q0.dtype), acc=acc, input_precision="ieee")
     return acc, top, total
 
@@ -245,8 +248,8 @@ def attention_tile_kernel(
     RIGHT: tl.constexpr,
     CAP: tl.constexpr,  # 0: off
     SHARED_KV: tl.constexpr,
-    TOKEN_SCALE: tl.constexpr,  # the scales are per token and head
-    LIMIT: tl.constexpr,  # largest magnitude of a quantised value; 0: not quantised
+    SCALED: tl.constexpr,
+    TOKEN_SCALE: tl.constexpr,  # per token and head
     FLOAT32: tl.constexpr,  # multiply in float32, else in the type of q
     UNIT: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -303,8 +306,7 @@ def attention_tile_kernel(
     if TOKEN_SCALE:
         K_SCALE += kv_head * ks_head
         V_SCALE += kv_head * vs_head
-        v_factor = 1.0 / LIMIT
-    elif LIMIT > 0:
+    elif SCALED:
         factor = factor * tl.load(K_SCALE + kv_head * ks_head)
         v_factor = tl.load(V_SCALE + kv_head * vs_head)
     slope = 0.0
@@ -334,7 +336,7 @@ def attention_tile_kernel(
                 factor, slope, row, rows, seq_len, has_tree,
                 low, begin, tl.minimum(high, c * CHUNK + CHUNK),
                 D, DV, D0, D1, DV_TILE, BLOCK_SIZE, MASK, LEFT, RIGHT, CAP, SLOPES is not None,
-                SHARED_KV, TOKEN_SCALE, LIMIT, UNIT, True, BLOCK_N,
+                SHARED_KV, TOKEN_SCALE, UNIT, True, BLOCK_N,
             )  # fmt: skip
             acc, top, total = merge(acc, top, total, one_acc, one_top, one_total, UNIT)
     else:
@@ -358,7 +360,7 @@ def attention_tile_kernel(
                 k_block, k_token, v_block, v_token, ks_block, ks_token, vs_block, vs_token,
                 factor, slope, row, rows, seq_len, has_tree, low, begin, free,
                 D, DV, D0, D1, DV_TILE, BLOCK_SIZE, MASK, LEFT, RIGHT, CAP, SLOPES is not None,
-                SHARED_KV, TOKEN_SCALE, LIMIT, UNIT, False, BLOCK_N,
+                SHARED_KV, TOKEN_SCALE, UNIT, False, BLOCK_N,
             )  # fmt: skip
         acc, top, total = walk(
             acc, top, total,
@@ -366,7 +368,7 @@ def attention_tile_kernel(
             k_block, k_token, v_block, v_token, ks_block, ks_token, vs_block, vs_token,
             factor, slope, row, rows, seq_len, has_tree, low, free, end,
             D, DV, D0, D1, DV_TILE, BLOCK_SIZE, MASK, LEFT, RIGHT, CAP, SLOPES is not None,
-            SHARED_KV, TOKEN_SCALE, LIMIT, UNIT, True, BLOCK_N,
+            SHARED_KV, TOKEN_SCALE, UNIT, True, BLOCK_N,
         )  # fmt: skip
 
     acc = acc * v_factor

@@ -102,13 +102,15 @@ def assign(
         if phase < len(tiles) - 1:
             mine &= packed <= tile.block_m
             below = tile.block_m
+        requests = mine.nonzero()[:, 0]
+        if not len(requests):
+            none = torch.empty(0, dtype=torch.int32)
+            found.append((none.view(0, ITEM), none.view(0, MERGE), 0))
+            continue
         slots = max_slots(spec, limits, device, tile)
         target = target_items(spec, device, tile.per_sm)
-        most = int(packed[mine].max()) if bool(mine.any()) else 0
-        items, merges = _phase_items(
-            spec, tile, mine.nonzero()[:, 0], query_lens, seq_lens, target, slots
-        )
-        found.append((items, merges, min(tile.block_m, most)))
+        items, merges = _phase_items(spec, tile, requests, query_lens, seq_lens, target, slots)
+        found.append((items, merges, min(tile.block_m, int(packed[requests].max()))))
     return found
 
 
@@ -154,8 +156,7 @@ def _phase_items(
 def _within(counts: Tensor) -> Tensor:
     """0 .. counts[i] - 1 for every i, in one row."""
     ends = counts.cumsum(0)
-    total = int(ends[-1]) if len(ends) else 0
-    return torch.arange(total) - torch.repeat_interleave(ends - counts, counts)
+    return torch.arange(int(ends[-1])) - torch.repeat_interleave(ends - counts, counts)
 
 
 def _key_range(

@@ -7,10 +7,12 @@ list of ours.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pagedattn import registry
@@ -43,10 +45,11 @@ class Job:
 
     @property
     def digest(self) -> str:
-        """Of the key, the sources of the kernel and of what it calls, the chip and Triton."""
+        """Of the key, the sources of the kernel and of what it calls, the chip, Triton, and the
+        rules that it is judged by."""
         import triton
 
-        parts = (self.key, self.kernel.cache_key, self.chip, triton.__version__)
+        parts = (self.key, self.kernel.cache_key, self.chip, triton.__version__, _rules())
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
 
     @property
@@ -54,6 +57,12 @@ class Job:
         """Whether the variant counts on rows that start on 16 bytes."""
         ones = [v for k, v in self.keywords.items() if k.endswith("ALIGN") and v == 1]
         return not ones and "unaligned" not in self.kernel.fn.__name__
+
+
+@functools.cache
+def _rules() -> str:
+    folder, names = Path(__file__).parent, ("amdgcn.py", "judging.py", "sass.py", "usage.py")
+    return hashlib.sha256(b"".join((folder / n).read_bytes() for n in names)).hexdigest()
 
 
 class Recorder:

@@ -20,6 +20,7 @@ class Row:
 
     variant  what tells it from other variants of the kernel: its tile, types, options
     models   names of the models whose op launches it
+    width    bits of the loads of K and V, or of most bytes in other kernels; 0 without loads
     faults   what is wrong with it
     digest   of everything that the compiler was given: equal digests give equal rows
     """
@@ -29,6 +30,7 @@ class Row:
     variant: str
     models: tuple[str, ...]
     usage: Usage
+    width: int
     faults: tuple[str, ...]
     digest: str
 
@@ -45,7 +47,7 @@ class Row:
                 f"{usage.shared:,}",
                 str(usage.spills),
                 cell(usage.mma_kinds),
-                f"{usage.load_width}-bit" if usage.load_width else "-",
+                f"{self.width}-bit" if self.width else "-",
                 cell(self.models[0] + more),
                 "fault" if self.faults else self.digest,
             ]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import os
-import re
 import sys
 import tempfile
 import time
@@ -25,65 +24,16 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
-from pagedattn.conformance.compile import amdgcn, sass
-from pagedattn.conformance.compile.recording import Job, on_chip, record
+from pagedattn.conformance.compile.judging import compiled
+from pagedattn.conformance.compile.recording import Job, record
 from pagedattn.conformance.compile.specs import MODEL_SPECS
 from pagedattn.conformance.compile.table import Row, lines_by_digest, markdown
-from pagedattn.conformance.compile.usage import CHIPS, Usage, faults
+from pagedattn.conformance.compile.usage import CHIPS
 
-__all__ = ["Outcome", "compiled", "gate", "main", "needs_mma"]
+__all__ = ["Outcome", "gate", "main"]
 
 TABLE = Path("docs/compile/triton.md")
-
-
-def compiled(job: Job) -> Row:
-    """Compiles one variant and reads what came out; a failure to compile is a fault."""
-    on_chip(job.chip)
-    try:
-        made = job.kernel.run(*job.args, grid=(1,), warmup=True, **job.keywords)
-    except Exception as error:  # whatever a compiler raises is a finding about the kernel
-        text = f"does not compile: {type(error).__name__}: {str(error).strip()[:400]}"
-        return _row(job, Usage(registers=0, shared=0), [text])
-    shared = made.metadata.shared
-    if job.chip.backend == "hip":
-        usage = amdgcn.read(made.asm["amdgcn"], shared=shared)
-    else:
-        usage = sass.read(made.asm["cubin"], shared=shared)[made.metadata.name]
-    mma = needs_mma(made.asm["ttir"])
-    width = 128 if mma and job.aligned else None
-    return _row(job, usage, faults(usage, job.chip, mma=mma, load_width=width))
-
-
-def _row(job: Job, usage: Usage, wrong: list[str]) -> Row:
-    types = [str(d).removeprefix("torch.") for d in dict.fromkeys(map(_dtype, job.args[:2])) if d]
-    sizes = {
-        "D": "head", "BLOCK_M": "M", "BLOCK_N": "N", "num_warps": "warps", "num_stages": "stages"
-    }  # fmt: skip
-    named = [f"{label} {job.keywords[k]}" for k, label in sizes.items() if k in job.keywords]
-    return Row(
-        chip=job.chip.name,
-        kernel=job.kernel.fn.__name__,
-        variant=", ".join([*types, *named, *([] if job.aligned else ["unaligned"])]),
-        models=tuple(job.models),
-        usage=usage,
-        faults=tuple(wrong),
-        digest=job.digest,
-    )
-
-
-def _dtype(argument: Any) -> Any:
-    return getattr(argument, "dtype", None)
-
-
-_DOT = re.compile(r"tt\.dot (.*)")
-_NARROW = re.compile(r"tensor<[\dx]+x(?:f16|bf16|i8|f8\w+)")
-
-
-def needs_mma(ttir: str) -> bool:
-    """Whether the kernel multiplies matrices of a type that tensor cores take."""
-    return any(_NARROW.search(d) or "= tf32" in d for d in _DOT.findall(ttir))
 
 
 # -- all variants, in several processes ----------------------------------------------------------
@@ -166,8 +116,8 @@ these are the compiler's figures.
 
 - registers: of a thread. spills: instructions that move them to memory and back. shared memory:
   bytes of a program; the chips have {shared}.
-- MMA: the matrix instructions used. loads: width of the loads that move most bytes, in the
-  attention kernels those of K and V.
+- MMA: the matrix instructions used. loads: width of the loads of K and V in the attention kernel,
+  in others that of the loads that move most bytes.
 - variant: types of the first two tensors, head size, tile (M packed query rows, N keys), warps,
   stages; unaligned: for rows that do not start on 16 bytes.
 - digest: of everything that the compiler was given; a row whose digest is still right is not

@@ -59,6 +59,10 @@ class Usage:
         kernel reads a cache."""
         return max(self.loads, key=lambda bits: (bits * self.loads[bits], bits), default=0)
 
+    def bytes_loaded(self, at_least: int) -> int:
+        """Bytes of a thread in loads of `at_least` so many bits, each instruction counted once."""
+        return sum(bits // 8 * count for bits, count in self.loads.items() if bits >= at_least)
+
     @property
     def mma_kinds(self) -> str:
         """The kinds without their counts, "-" for none."""
