@@ -43,7 +43,7 @@ def new_handle(of: object) -> Tensor:
     """A handle of an object that lives at least as long as the graphs that use it."""
     number = next(_numbers)
     _objects[number] = of
-    return torch.tensor(number)
+    return torch.tensor(number, device="cpu")
 
 
 def run_node(

@@ -139,7 +139,9 @@ def step_work(
         most = most_tiles(batch.num_requests, tokens, spec.group_size, phase.rows) + phase.slots()
         begins.append((lines, lines + most))
         lines += most + phase.slots() // 2
-    host = torch.empty(lines, ITEM_INTS, dtype=torch.int32, pin_memory=device.type == "cuda")
+    host = torch.empty(
+        lines, ITEM_INTS, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda"
+    )
     table = host.numpy()
     table[:, 0] = NOTHING
     counts: list[tuple[int, int]] = []

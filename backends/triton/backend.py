@@ -23,6 +23,9 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 EIGHT_BIT = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
 FLOAT8 = EIGHT_BIT - {torch.int8}
 
+MAX_SOFTCAP = 30000.0
+"""Above it the 16-bit tanh, 1 - 2 / (e^2x + 1), has too few digits left for a score."""
+
 STEPS = {"decode": (8, 1, 4096), "prefill": (1, 2048, 2048)}
 """(requests, query_len, seq_len) of the steps that describe() predicts."""
 
@@ -69,6 +72,18 @@ class TritonBackend(AttentionBackend):
                 spec.kv_dtype,
                 "int8, or 8-bit floats from sm_89 on",
                 "this GPU has no conversions of 8-bit floats; use an int8 cache",
+            )
+        if (
+            spec.softcap is not None
+            and spec.softcap > MAX_SOFTCAP
+            and spec.dtype is not torch.float32
+        ):
+            yield Refusal(
+                self.name,
+                "softcap",
+                spec.softcap,
+                f"up to {MAX_SOFTCAP:g} in 16 bits",
+                "such a cap changes nothing; leave it out",
             )
         if not heuristics.choose(spec, device):
             yield Refusal(

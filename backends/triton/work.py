@@ -104,7 +104,7 @@ def assign(
             below = tile.block_m
         requests = mine.nonzero()[:, 0]
         if not len(requests):
-            none = torch.empty(0, dtype=torch.int32)
+            none = torch.empty(0, dtype=torch.int32, device="cpu")
             found.append((none.view(0, ITEM), none.view(0, MERGE), 0))
             continue
         slots = max_slots(spec, limits, device, tile)
@@ -125,7 +125,7 @@ def _phase_items(
 ) -> tuple[Tensor, Tensor]:
     rows, keys = query_lens[requests], seq_lens[requests]
     counts = -(-rows * spec.group_size // tile.block_m)
-    owner = torch.repeat_interleave(torch.arange(len(requests)), counts)
+    owner = torch.repeat_interleave(torch.arange(len(requests), device="cpu"), counts)
     number = _within(counts)
     rows, keys = rows[owner], keys[owner]
     low, high = _key_range(spec, tile, number, rows, keys)
@@ -143,7 +143,7 @@ def _phase_items(
     used = torch.where(several, parts, 0)
     first_slot = torch.where(several, used.cumsum(0) - used, -1)
 
-    every = torch.repeat_interleave(torch.arange(len(parts)), parts)
+    every = torch.repeat_interleave(torch.arange(len(parts), device="cpu"), parts)
     part = _within(parts)
     slot = torch.where(several[every], first_slot[every] + part, -1)
     items = torch.stack(
@@ -156,7 +156,9 @@ def _phase_items(
 def _within(counts: Tensor) -> Tensor:
     """0 .. counts[i] - 1 for every i, in one row."""
     ends = counts.cumsum(0)
-    return torch.arange(int(ends[-1])) - torch.repeat_interleave(ends - counts, counts)
+    return torch.arange(int(ends[-1]), device="cpu") - torch.repeat_interleave(
+        ends - counts, counts
+    )
 
 
 def _key_range(
@@ -200,7 +202,9 @@ def lay_out(
     for phase, tile in enumerate(tiles):
         sizes.append(max_items(spec, limits, info, tiles, phase) * ITEM)
         sizes.append(max_slots(spec, limits, info, tile) // 2 * MERGE)
-    staged = torch.full((sum(sizes),), -1, dtype=torch.int32, pin_memory=device.type == "cuda")
+    staged = torch.full(
+        (sum(sizes),), -1, dtype=torch.int32, device="cpu", pin_memory=device.type == "cuda"
+    )
     tables = [table for one in found for table in one[:2]]
     for view, table in zip(torch.split(staged, sizes), tables, strict=True):
         view[: table.numel()] = table.flatten()

@@ -30,7 +30,7 @@ from pagedattn.backends.cupy.source import OPTIONS, source
 from pagedattn.capabilities import check
 from pagedattn.conformance.compile import sass
 from pagedattn.conformance.compile.specs import MODEL_SPECS
-from pagedattn.conformance.compile.table import cell, lines_by_digest
+from pagedattn.conformance.compile.table import cell, launched_by, lines_by_digest, with_models
 from pagedattn.conformance.compile.usage import Chip, Usage, faults
 from pagedattn.device import DeviceInfo
 
@@ -81,7 +81,6 @@ class Row:
     @property
     def line(self) -> str:
         usage, job = self.usage, self.job
-        more = f" and {len(job.models) - 1} more" if len(job.models) > 1 else ""
         name = job.kernel.name.removeprefix("attention_").replace("_kernel", "")
         cells = [
             cell(name),
@@ -90,7 +89,7 @@ class Row:
             f"{usage.shared:,}",
             cell(usage.mma_kinds),
             str(usage.loads.get(128, 0)),
-            cell(job.models[0] + more),
+            launched_by(job.models),
             "fault" if self.faults else job.digest,
         ]
         return _line(cells)
@@ -189,7 +188,7 @@ def gate(
         rows = list(pool.map(compiled, todo))
     made = {row.job.digest: row.line for row in rows}
     lines = {
-        chip: [made.get(job.digest) or known[job.digest] for job in found]
+        chip: [made.get(job.digest) or with_models(known[job.digest], job.models) for job in found]
         for chip, found in jobs.items()
     }
     return Outcome(lines, declined, rows)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pagedattn.conformance.compile.usage import Usage
 
-__all__ = ["Row", "cell", "lines_by_digest", "markdown"]
+__all__ = ["Row", "cell", "launched_by", "lines_by_digest", "markdown", "with_models"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,6 @@ class Row:
     def line(self) -> str:
         """The row of the table."""
         usage = self.usage
-        more = f" and {len(self.models) - 1} more" if len(self.models) > 1 else ""
         return _line(
             [
                 cell(self.kernel.removesuffix("_kernel").replace("_", " ")),
@@ -48,7 +47,7 @@ class Row:
                 str(usage.spills),
                 cell(usage.mma_kinds),
                 f"{self.width}-bit" if self.width else "-",
-                cell(self.models[0] + more),
+                launched_by(self.models),
                 "fault" if self.faults else self.digest,
             ]
         )
@@ -64,6 +63,18 @@ _DIGEST = re.compile(r"\| ([0-9a-f]{12}) \|$")
 def cell(value: object) -> str:
     """Text for a table cell."""
     return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+def launched_by(models: Sequence[str]) -> str:
+    """The first of the models and how many more."""
+    more = f" and {len(models) - 1} more" if len(models) > 1 else ""
+    return cell(models[0] + more)
+
+
+def with_models(line: str, models: Sequence[str]) -> str:
+    """A known row, launched by the models of now: they are no part of what was compiled."""
+    row, _, digest = line.rsplit(" | ", 2)
+    return f"{row} | {launched_by(models)} | {digest}"
 
 
 def lines_by_digest(document: str) -> dict[str, str]:

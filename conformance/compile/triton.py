@@ -28,7 +28,7 @@ from types import MappingProxyType
 from pagedattn.conformance.compile.judging import compiled
 from pagedattn.conformance.compile.recording import Job, record
 from pagedattn.conformance.compile.specs import MODEL_SPECS
-from pagedattn.conformance.compile.table import Row, lines_by_digest, markdown
+from pagedattn.conformance.compile.table import Row, lines_by_digest, markdown, with_models
 from pagedattn.conformance.compile.usage import CHIPS
 
 __all__ = ["Outcome", "gate", "main"]
@@ -103,7 +103,11 @@ def gate(
         with ProcessPoolExecutor(min(workers, len(todo)), spawn, _start_worker, arguments) as pool:
             made = dict(zip(todo, pool.map(_compile_one, todo), strict=True))
     lines = {
-        chip: [made[n].line if n in made else known[digests[n]] for n in names if n[0] == chip]
+        chip: [
+            made[n].line if n in made else with_models(known[digests[n]], jobs[n].models)
+            for n in names
+            if n[0] == chip
+        ]
         for chip in chips
     }
     return Outcome(lines, refused, list(made.values()))

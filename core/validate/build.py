@@ -91,17 +91,17 @@ def build_batch(
     for rows in query_lens:
         starts.append(starts[-1] + rows)
     slots = slots if slot_mapping is None else _ints("slot_mapping", slot_mapping)
-    slot_tensor = torch.tensor(slots, dtype=torch.int64)
+    slot_tensor = torch.tensor(slots, dtype=torch.int64, device="cpu")
     if slot_mapping is not None and len(slot_mapping) != starts[-1]:
         raise InvalidBatch("slot_mapping", f"{len(slot_mapping)} slots", f"{starts[-1]} tokens")
     check_slots(slot_tensor, bound * block_size)
     tree_mask, tree_indptr = _pack_trees(tree_masks, query_lens)
-    host_starts = torch.tensor(starts, dtype=torch.int32)
-    host_lengths = torch.tensor(seq_lens, dtype=torch.int32)
+    host_starts = torch.tensor(starts, dtype=torch.int32, device="cpu")
+    host_lengths = torch.tensor(seq_lens, dtype=torch.int32, device="cpu")
     return cls(
         query_start_loc=host_starts.to(device),
         seq_lens=host_lengths.to(device),
-        block_table=torch.tensor(padded, dtype=torch.int32)
+        block_table=torch.tensor(padded, dtype=torch.int32, device="cpu")
         .reshape(len(tables), columns)
         .to(device),
         slot_mapping=slot_tensor.to(device),
@@ -141,4 +141,5 @@ def _pack_trees(
                         packed[(i * rows + j) // 8] |= 1 << ((i * rows + j) % 8)
             data += packed
         offsets.append(len(data))
-    return torch.tensor(list(data), dtype=torch.uint8), torch.tensor(offsets, dtype=torch.int64)
+    mask = torch.tensor(list(data), dtype=torch.uint8, device="cpu")
+    return mask, torch.tensor(offsets, dtype=torch.int64, device="cpu")

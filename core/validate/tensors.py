@@ -225,9 +225,10 @@ def _overlap(a: Tensor, b: Tensor) -> bool:
         return False
 
     def intervals(x: Tensor) -> tuple[Tensor, int]:
-        starts = torch.tensor([x.data_ptr()])
+        starts = torch.tensor([x.data_ptr()], device="cpu")
         for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
-            starts = (starts[:, None] + torch.arange(size) * stride * x.itemsize).flatten()
+            steps = torch.arange(size, device="cpu") * stride * x.itemsize
+            starts = (starts[:, None] + steps).flatten()
         return starts.sort().values, x.shape[-1] * x.itemsize
 
     starts_a, length_a = intervals(a)
@@ -295,11 +296,15 @@ def _signature(x: Tensor) -> tuple[object, ...]:
 def check_tuning(
     tunables: Mapping[str, Sequence[int]], tuning: Mapping[str, int]
 ) -> Mapping[str, int]:
-    """Known knobs only; values outside of the suggested ones are the caller's business."""
-    for name in tuning:
+    """Known knobs and listed values only: the workspace is sized, and kernels are compiled, for
+    those."""
+    for name, value in tuning.items():
         if name not in tunables:
             known = ", ".join(tunables) or "none"
             raise ValueError(f"tuning has no knob {name!r}; known: {known}")
+        if value not in tunables[name]:
+            listed = ", ".join(map(str, tunables[name]))
+            raise ValueError(f"tuning: {name}={value!r} is not one of {listed}")
     return dict(tuning)
 
 
@@ -315,4 +320,10 @@ def check_workspace(workspace: Tensor | None, needed: int, device: torch.device)
         )
     if not same_device(workspace.device, device):
         raise InvalidTensor("workspace", f"on {workspace.device}", f"on {device}")
+    if not workspace.is_contiguous() or workspace.data_ptr() % 16:
+        raise InvalidTensor(
+            "workspace",
+            f"stride {workspace.stride(0)}, address {workspace.data_ptr():#x}",
+            "contiguous bytes that start on 16",
+        )
     return workspace

@@ -25,11 +25,12 @@ struct Ending {
   float lse;
 };
 
-// `sink` is one more logit without a value; -inf is none. A row without a logit gives 0 and -inf.
+// `sink` is one more logit without a value; -inf is none. A row without a logit gives 0 and -inf, one
+// with a NaN among them NaN, which no merge may take for empty.
 __device__ __forceinline__ Ending ending(State s, float sink) {
   const State whole = joined(s, {sink, sink == NEG_INF ? 0.f : 1.f});
   Ending e;
-  e.factor = whole.l > 0.f ? __expf(s.m - base_of(whole.m)) / whole.l : 0.f;
-  e.lse = whole.l > 0.f ? whole.m + logf(whole.l) : NEG_INF;
+  e.factor = whole.l == 0.f ? 0.f : __expf(s.m - base_of(whole.m)) / whole.l;
+  e.lse = whole.l == 0.f ? NEG_INF : whole.m + logf(whole.l);
   return e;
 }

@@ -18,7 +18,7 @@ DEVICE = DeviceInfo(
     "cuda",
     sm=(9, 0),
     name="sm_90 emulated on the CPU",
-    num_sms=8,
+    num_sms=32,
     shared_mem=232448,
     real=True,
 )
