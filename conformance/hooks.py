@@ -35,9 +35,10 @@ def pagedattn_emulators() -> list[Offer]:
 
 
 def _no_compiler() -> str | None:
-    if shutil.which(os.environ.get("CXX", "g++")):
+    name = os.environ.get("CXX", "g++")
+    if shutil.which(name):
         return None
-    return "no C++ compiler; install g++ or set CXX"
+    return f"no C++ compiler: {name!r} is no program in PATH; install g++ or set CXX to one"
 
 
 @hookimpl

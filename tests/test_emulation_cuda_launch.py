@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from pagedattn import registry
 from pagedattn.backends.cupy import driver
 from pagedattn.conformance.emulation.cuda import (
     CompileError,
@@ -22,6 +23,7 @@ from pagedattn.conformance.emulation.cuda import (
     RawModule,
     install,
     memory,
+    toolchain,
 )
 from pagedattn.conformance.emulation.cuda.build import kernel_names
 from pagedattn.conformance.emulation.cuda.options import Options
@@ -374,3 +376,28 @@ def test_the_environment_sets_order_and_checks(monkeypatch: pytest.MonkeyPatch) 
     assert RawModule(code=source).checks
     monkeypatch.setenv("PAGEDATTN_SIMT_CHECKED", "0")
     assert not RawModule(code=source).checks
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("PAGEDATTN_SIMT_CACHE", "/dev/null/cache", "nothing can be kept in /dev/null/cache"),
+        ("CXX", "/bin/false", "g++ 12 or newer is needed, /bin/false is "),
+        ("CXX", "/nowhere/g++", "'/nowhere/g++' is no program in PATH; install g++ or set CXX"),
+    ],
+)
+def test_where_nothing_can_be_built_the_backend_is_unavailable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
+) -> None:
+    monkeypatch.setenv("PAGEDATTN_EMULATE", "1")
+    monkeypatch.setenv(variable, value)
+    toolchain.compiler.cache_clear()
+    registry.reload()
+    try:
+        (row,) = [row for row in registry.backends() if row.name == "cupy"]
+    finally:
+        monkeypatch.undo()
+        toolchain.compiler.cache_clear()
+        registry.reload()
+    assert row.state == "unavailable"
+    assert said in row.detail

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from pagedattn.conformance.emulation.cuda.function import Function, recording
 from pagedattn.conformance.emulation.cuda.module import RawModule
+from pagedattn.conformance.emulation.cuda.toolchain import probe
 from pagedattn.device import DeviceInfo
 from pagedattn.emulation import Emulation, Judged
 
@@ -56,8 +56,9 @@ def capture(launch: Callable[[], None]) -> Callable[[], None]:
 
 
 def install() -> Emulation:
-    """Puts EmulatedDriver in the place of the cupy backend's driver."""
-    if importlib.util.find_spec(_SEAM):
-        seam: Any = importlib.import_module(_SEAM)
-        seam.DRIVER = EmulatedDriver()
+    """Puts EmulatedDriver in the place of the cupy backend's driver. Raises NotReady when kernels
+    cannot be built here."""
+    probe()
+    seam: Any = importlib.import_module(_SEAM)
+    seam.DRIVER = EmulatedDriver()
     return Emulation(device=DEVICE, judged=Judged.KERNELS, capture=capture)

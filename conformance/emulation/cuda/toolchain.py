@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pagedattn.conformance.emulation.cuda.errors import CompileError
+from pagedattn.errors import NotReady
 
 __all__ = [
     "CHECKED_FLAGS",
@@ -29,6 +30,7 @@ __all__ = [
     "digest",
     "flags",
     "headers",
+    "probe",
     "run",
 ]
 
@@ -75,11 +77,25 @@ def compiler() -> tuple[str, str]:
     path = shutil.which(name)
     if path is None:
         raise CompileError("the CUDA emulation", f"no C++ compiler: {name!r} is not in PATH")
-    shown = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-    version = shown.splitlines()[0]
-    if "Free Software Foundation" not in shown:
+    done = subprocess.run([path, "--version"], capture_output=True, text=True)
+    version = (done.stdout.splitlines() or ["something else"])[0]
+    if done.returncode or "Free Software Foundation" not in done.stdout:
         raise CompileError("the CUDA emulation", f"g++ 12 or newer is needed, {path} is {version}")
     return path, version
+
+
+def probe() -> None:
+    """NotReady, with what to do, when kernels could not be built here."""
+    try:
+        compiler()
+        cache().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache()):
+            pass
+    except CompileError as error:
+        raise NotReady("emulator", "cupy", "unavailable", f"{error.log}; set CXX") from error
+    except OSError as error:
+        detail = f"nothing can be kept in {cache()} ({error}); set PAGEDATTN_SIMT_CACHE"
+        raise NotReady("emulator", "cupy", "unavailable", detail) from error
 
 
 @functools.cache
