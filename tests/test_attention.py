@@ -1,5 +1,7 @@
 """open(), run(), write(): arguments are checked before anything is launched."""
 
+from collections.abc import Mapping, Sequence
+
 import pytest
 import torch
 
@@ -308,9 +310,31 @@ def test_tuning_and_workspace() -> None:
         ) -> int:
             return 64
 
+        def tunables(
+            self, spec: pa.AttentionSpec, device: pa.DeviceInfo
+        ) -> Mapping[str, Sequence[int]]:
+            return {"splits": (1, 2)}
+
+    op = Hungry().open(spec_of(), LIMITS, device="cpu", tuning={"splits": 2})
+    assert op.tuning == {"splits": 2}
+    with pytest.raises(ValueError, match="splits=3 is not one of 1, 2"):
+        Hungry().open(spec_of(), LIMITS, device="cpu", tuning={"splits": 3})
     assert Hungry().open(spec_of(), LIMITS, device="cpu").workspace.numel() == 64
     shared = torch.empty(128, dtype=torch.uint8)
     op = Hungry().open(spec_of(), LIMITS, device="cpu", workspace=shared)
     assert op.workspace is shared
     with pytest.raises(pa.InvalidTensor, match="at least 64 bytes"):
         Hungry().open(spec_of(), LIMITS, device="cpu", workspace=torch.empty(8, dtype=torch.uint8))
+    for odd in (shared[::2], shared[1:]):  # a kernel takes an address and counts bytes from there
+        with pytest.raises(pa.InvalidTensor, match="contiguous bytes that start on 16"):
+            Hungry().open(spec_of(), LIMITS, device="cpu", workspace=odd)
+
+
+def test_a_default_device_of_torch_changes_nothing() -> None:
+    with torch.device("meta"):
+        batch = pa.AttentionBatch.build(
+            query_lens=[1], seq_lens=[3], block_tables=[[0]], block_size=16, device="cpu"
+        )
+        assert batch.seq_lens.device.type == batch.block_table.device.type == "cpu"
+        op = pa.backend("reference").open(spec_of(), LIMITS, device="cpu")
+        op.plan(batch)
