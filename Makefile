@@ -25,6 +25,14 @@ $(VENV)/kernels: $(VENV)/installed
 	@FLASH_ATTENTION_FORCE_BUILD=TRUE FLASH_ATTENTION_SKIP_CUDA_BUILD=TRUE $(PIP) --no-build-isolation --no-deps flash-attn
 	@touch $@
 
+# FlashAttention-4 aside: its package has the name of flash-attn 2's.
+FA4 := $(abspath $(VENV))/fa4
+$(FA4)/installed: $(VENV)/kernels
+	@echo "installing FlashAttention-4 and its compiler into $(FA4)"
+	@$(PIP) --no-deps --target $(FA4) flash-attn-4 quack-kernels apache-tvm-ffi torch-c-dlpack-ext cuda-bindings einops \
+	  nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-core nvidia-cutlass-dsl-libs-cu12
+	@touch $(FA4)/flash_attn/__init__.py $@
+
 demo: $(VENV)/installed
 	@$(BIN)/python docs/demo.py
 
@@ -50,9 +58,10 @@ orders: $(VENV)/kernels
 	  'PAGEDATTN_SIMT_WAY $(BIN)/pagedattn check cupy -k "decode or prefill" > build/WAY.log 2>&1; code=$$?; echo "WAY: $$(tail -n 1 build/WAY.log)"; [ $$code = 0 ] || { cat build/WAY.log; exit 255; }'
 
 # Every kernel variant compiles for real GPUs; the tables in docs/compile say how.
-gates: $(VENV)/kernels
+gates: $(VENV)/kernels $(FA4)/installed
 	$(BIN)/python -m pagedattn.conformance.compile.triton --check docs/compile/triton.md
 	$(BIN)/python -m pagedattn.conformance.compile.cuda --check docs/compile/cupy.md
+	PYTHONPATH=$(FA4):$(FA4)/nvidia_cutlass_dsl/dsl_packages $(BIN)/python -m pagedattn.conformance.emulation.flash_attn.fa4
 
 docs: matrix
 	cp build/MATRIX.md docs/MATRIX.md

@@ -1,6 +1,7 @@
 """The adapter's calls of FlashAttention-4 compile for a GPU that is not here.
 
-    pip install --pre flash-attn-4        # and torch, in an environment of its own: 260 MB
+    make gates                            # or, in an environment of its own with torch:
+    pip install --pre flash-attn-4
     python -m pagedattn.conformance.emulation.flash_attn.fa4
 
 FlashAttention-4 is Python that compiles its kernels when they are called. Called with fake tensors
