@@ -13,6 +13,7 @@ from pagedattn.cli.output import emit_json, print_table
 if TYPE_CHECKING:
     from pagedattn.attention import AttentionBackend
     from pagedattn.device import DeviceInfo
+    from pagedattn.errors import Refusal
     from pagedattn.spec import AttentionSpec
 
 
@@ -69,11 +70,7 @@ def explain(
         return
     lines = []
     for e in explanations:
-        reasons = "\n".join(
-            f"{r.code}: asked for {_short(r.requested)}, supported {r.supported}"
-            + (f"; {r.hint}" if r.hint else "")
-            for r in e.refusals
-        )
+        reasons = "\n".join(map(_reason, e.refusals))
         about = "\n".join(f"{key}: {value}" for key, value in facts.get(e.row.name, {}).items())
         lines.append(
             [
@@ -92,6 +89,14 @@ def _describe(
         return dict(backend.describe(spec, backend.device_info(info)))
     except Exception as error:  # the plugin border
         return {"describe() failed": f"{type(error).__name__}: {error}"}
+
+
+def _reason(refusal: Refusal) -> str:
+    hint = f"; {refusal.hint}" if refusal.hint else ""
+    if refusal.code == "unavailable":  # nothing that was asked for
+        return f"unavailable: {refusal.hint or refusal.requested}"
+    asked = f"{refusal.code}: asked for {_short(refusal.requested)}"
+    return f"{asked}, supported {refusal.supported}{hint}"
 
 
 def _short(value: object) -> str:
