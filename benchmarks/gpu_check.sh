@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 OUT=${1:-}
 BACKENDS=("${@:2}")
-[ ${#BACKENDS[@]} -gt 0 ] || BACKENDS=(triton cupy flash_attn)
+[ ${#BACKENDS[@]} -gt 0 ] || BACKENDS=(triton cupy flash_attn flashinfer)
 SCRATCH=$(mktemp -d)
 trap 'rm -rf "$SCRATCH"' EXIT
 
