@@ -150,7 +150,8 @@ def _most_rows(spec: AttentionSpec, device: DeviceInfo) -> int:
     if token_scales(spec) and wide_warps(device):
         return 16  # in larger tiles there every lane loads the scales of half of the keys
     # A tree's bits, scales of every key, and a division by the group take registers too.
-    divides = spec.group_size & (spec.group_size - 1) != 0 and wide > 64
+    group = spec.group_size
+    divides = group & (group - 1) != 0 and group <= 64 and wide > 64
     most = 32 if spec.mask is Mask.TREE else 64 if token_scales(spec) or divides else 128
     return max(16, min(most, 16384 // wide))
 

@@ -122,13 +122,14 @@ def parked(pool: Pool) -> None:
     for give_back in ("close", "truncate"):
         s = pool(7)
         need_paged(s)
+        if give_back == "truncate":
+            need(s, "truncate")
         s.prefill(1, tokens(16))
         s.prefill(2, tokens(11, 100))
         refuse(s, {1: [1]}, needed=1)
         if give_back == "close":
             s.close(2)
         else:
-            need(s, "truncate")
             s.truncate(2, 8)
         s.append({1: [1]})
         s.drain()

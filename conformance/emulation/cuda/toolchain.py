@@ -160,8 +160,9 @@ def run(command: Sequence[str], *, name: str, folder: Path) -> None:
 
 
 def key_of(*parts: str) -> str:
-    """A cache key that also depends on the compiler, the processor and the headers."""
-    return digest(compiler()[1], _processor(), headers(), *parts)
+    """A cache key that also depends on the compiler, the processor, the headers and where they
+    are: what is built knows its source lines."""
+    return digest(compiler()[1], _processor(), headers(), str(INCLUDE), *parts)
 
 
 def prefix(kernel_flags: tuple[str, ...]) -> Path:
