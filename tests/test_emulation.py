@@ -55,6 +55,7 @@ def gpu(plugins: Plugins, monkeypatch: pytest.MonkeyPatch) -> Plugins:
     import sys
 
     monkeypatch.setenv("PAGEDATTN_EMULATE", "1")
+    monkeypatch.setenv("PAGEDATTN_BLOCK", "conformance")  # whose emulators would patch this process
     (plugins.root / "gpu_kernels.py").write_text(GPU)
     for name in ("gpu_kernels", "silicon"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -108,7 +109,7 @@ def test_select_never_picks_an_emulated_backend(
 ) -> None:
     assert row("gpu").priority == 500
     assert pa.select(SPEC).name != "gpu"
-    monkeypatch.setenv("PAGEDATTN_BLOCK", "builtin,template,transformers")
+    monkeypatch.setenv("PAGEDATTN_BLOCK", "conformance,builtin,template,transformers")
     with pytest.raises(pa.Unsupported, match=r"gpu: unavailable=emulated .* name it to run it"):
         pa.select(SPEC)
 
