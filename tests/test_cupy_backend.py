@@ -415,6 +415,24 @@ def test_splitting_changes_rounding_only(emulated: CupyBackend) -> None:
     torch.testing.assert_close(split, whole, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("step", ["decode", "prefill"])
+def test_a_nan_is_no_empty_part(emulated: CupyBackend, step: str) -> None:
+    """lse = -inf would let a merge drop what was NaN."""
+    spec = spec_of(return_lse=True)
+    rows = 1 if step == "decode" else 5
+    batch, blocks = step_of(spec, [rows, rows], [40, 40])
+    op = emulated.open(spec, pa.Limits(2, 2 * rows, 40, blocks), device="cpu")
+    cache = pa.KVCache.allocate(spec, blocks, "cpu")
+    cache.k[0, 3, 0] = float("nan")  # request 0, kv head 0
+    q = torch.ones(2 * rows, 8, 64, dtype=spec.dtype)
+    out, lse = torch.zeros_like(q), torch.zeros(2 * rows, 8)
+    op.run(q, cache, op.plan(batch), out=out, lse=lse)
+    assert out[:rows, :4].isnan().all()
+    assert lse[:rows, :4].isnan().all()
+    assert lse[:rows, 4:].isfinite().all()
+    assert lse[rows:].isfinite().all()
+
+
 @pytest.mark.slow
 def test_smollm2_says_the_same_as_on_the_reference(emulated: CupyBackend) -> None:
     from pagedattn_transformers import load_model

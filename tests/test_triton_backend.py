@@ -272,6 +272,10 @@ def test_refusals_name_what_to_do():
     (refusal,) = check(backend, fp8, A100)
     assert refusal.code == "kv_dtype"
     assert "int8" in refusal.hint
+    capped = spec_of(softcap=1e6)  # 16 bits of tanh have no digits left for a score
+    (refusal,) = check(backend, capped, H100)
+    assert (refusal.code, refusal.supported) == ("softcap", "up to 30000 in 16 bits")
+    assert check(backend, spec_of(softcap=30000.0), H100) == ()
 
 
 def test_cost_of_a_decode_step_is_its_keys():

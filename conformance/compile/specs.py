@@ -17,20 +17,14 @@ __all__ = ["MODEL_SPECS", "ModelSpec"]
 class ModelSpec:
     """One kind of attention layer of a model, as it is served.
 
-    name    model and kind of layer         heads   as printed: Hq/Hkv/D
-    spec    the layer                       limits  of a server with a full GPU
+    name    model and kind of layer
+    spec    the layer
+    limits  of a server with a full GPU
     """
 
     name: str
     spec: AttentionSpec
     limits: Limits
-
-    @property
-    def heads(self) -> str:
-        spec = self.spec
-        width = f"{spec.head_dim}"
-        width += "" if spec.head_dim_v == spec.head_dim else f"+{spec.head_dim_v}"
-        return f"{spec.num_heads}/{spec.num_kv_heads}/{width}"
 
 
 def _model(
