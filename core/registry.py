@@ -1,29 +1,20 @@
-"""Discovery of plugins and the choice between them.
+"""What is usable here, by name, and the choice between backends.
 
-Entry points are loaded one at a time: whatever a plugin does wrong becomes one row that says so,
-and the others still work. Environment:
-
-    PAGEDATTN_BLOCK=a,b   plugins (entry points) or offers that must not be used
-    PAGEDATTN_STRICT=1    raise PluginError instead of making a row
-    PAGEDATTN_EMULATE=1   run GPU backends on the CPU where an emulator is offered (emulation.py)
+What plugins offer (discovery.py) is examined: its module imports, its type is right, its library is
+there. PAGEDATTN_EMULATE=1 runs GPU backends on the CPU where an emulator is offered (emulation.py).
 """
 
 from __future__ import annotations
 
-import enum
 import inspect
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any
 
-import pluggy
-
 from pagedattn import emulation
+from pagedattn.discovery import Row, State, blocked_names, broken, describe, discover, is_strict
 from pagedattn.errors import NotReady, PluginError, Refusal, UnknownName, Unsupported
-from pagedattn.hooks import API_VERSION, HOOK_OF, Hooks, Kind, Offer
+from pagedattn.hooks import API_VERSION, Kind, Offer
 
 if TYPE_CHECKING:
     from pagedattn.allocator import BlockAllocator, EvictionPolicy
@@ -46,45 +37,6 @@ __all__ = [
     "select",
 ]
 
-GROUP = "pagedattn"
-
-
-class State(enum.StrEnum):
-    """READY can be used. EMULATED can be judged, on a CPU. UNAVAILABLE needs something installed.
-    BROKEN failed. BLOCKED by the user. DUPLICATE of a name that came first."""
-
-    READY = "ready"
-    EMULATED = "emulated"
-    UNAVAILABLE = "unavailable"
-    BROKEN = "broken"
-    BLOCKED = "blocked"
-    DUPLICATE = "duplicate"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One offer, or one plugin that failed before it could offer anything (kind is None).
-
-    detail  the offer's summary when ready, else a sentence that says what to do
-    source  distribution and version it came from
-    """
-
-    name: str
-    kind: Kind | None
-    state: State
-    detail: str
-    source: str
-    offer: Offer | None = None
-
-    @property
-    def usable(self) -> bool:
-        """Whether it can be opened here when it is named."""
-        return self.state in (State.READY, State.EMULATED)
-
-    @property
-    def priority(self) -> int:
-        return self.offer.priority if self.offer else 0
-
 
 @dataclass(frozen=True)
 class Explanation:
@@ -94,12 +46,9 @@ class Explanation:
     refusals: tuple[Refusal, ...]
 
 
-# -- discovery -----------------------------------------------------------------------------------
-
-
 def reload() -> None:
     """Forget what was discovered (a plugin was installed, the environment changed)."""
-    _discover.cache_clear()
+    discover.cache_clear()
     _loaded.cache_clear()
     _instance.cache_clear()
     _installed.cache_clear()
@@ -107,10 +56,10 @@ def reload() -> None:
 
 def rows(kind: Kind) -> tuple[Row, ...]:
     """Every offer of a kind and every plugin that failed, best priority first."""
-    blocked = _blocked()
+    blocked = blocked_names()
     found: list[Row] = []
     first: dict[str, Row] = {}
-    for row in _discover(blocked, _strict()):
+    for row in discover(blocked, is_strict()):
         if row.kind is None:
             found.append(row)
         if row.kind is not kind:
@@ -150,15 +99,6 @@ def _ready(kind: Kind, name: str) -> Offer:
     raise UnknownName(str(kind), name, [row.name for row in listed if row.offer is not None])
 
 
-def _blocked() -> frozenset[str]:
-    names = os.environ.get("PAGEDATTN_BLOCK", "").split(",")
-    return frozenset(name.strip() for name in names if name.strip())
-
-
-def _strict() -> bool:
-    return os.environ.get("PAGEDATTN_STRICT", "") not in ("", "0")
-
-
 @cache
 def _loaded(offer: Offer) -> Any:
     return offer.load()
@@ -195,80 +135,6 @@ def _installed(offer: Offer) -> emulation.Emulation:
     return made
 
 
-@cache
-def _discover(blocked: frozenset[str], strict: bool) -> tuple[Row, ...]:
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(Hooks)
-    found: list[Row] = []
-    for entry in sorted(entry_points(group=GROUP), key=_order):
-        source = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
-        if entry.name in blocked:
-            detail = "named in PAGEDATTN_BLOCK"
-            found.append(Row(entry.name, None, State.BLOCKED, detail, source))
-            continue
-        try:
-            plugin = entry.load()
-            manager.register(plugin, name=f"{source}/{entry.name}")
-            manager.check_pending()
-        except (Exception, SystemExit) as error:  # the plugin border: anything becomes a row
-            if manager.has_plugin(f"{source}/{entry.name}"):
-                manager.unregister(name=f"{source}/{entry.name}")
-            found.append(_broken(entry.name, None, source, error, strict))
-            continue
-        for kind, hook in HOOK_OF.items():
-            found += _offers(manager, plugin, kind, hook, entry.name, source, strict)
-    return tuple(found)
-
-
-def _order(entry: EntryPoint) -> tuple[bool, str, str]:
-    """pagedattn's own first, so that nobody takes over a built-in name; then by name."""
-    dist = entry.dist.name if entry.dist else ""
-    return dist != "pagedattn", dist, entry.name
-
-
-def _offers(
-    manager: pluggy.PluginManager,
-    plugin: object,
-    kind: Kind,
-    hook: str,
-    entry: str,
-    source: str,
-    strict: bool,
-) -> Iterator[Row]:
-    for impl in getattr(manager.hook, hook).get_hookimpls():
-        if impl.plugin is not plugin:
-            continue
-        try:
-            offered = [_as_offer(item) for item in impl.function()]
-        except (Exception, SystemExit) as error:  # the plugin border
-            yield _broken(entry, kind, source, error, strict)
-            continue
-        for offer in offered:
-            yield Row(offer.name, kind, State.READY, offer.summary, source, offer)
-
-
-def _as_offer(item: Any) -> Offer:
-    """An Offer, or, for short, the backend or allocator class (or instance) itself."""
-    if isinstance(item, Offer):
-        return item
-    name = getattr(item, "name", None)
-    if isinstance(name, str):
-        text = (type(item) if not isinstance(item, type) else item).__doc__ or ""
-        return Offer(name, lambda: item, summary=text.strip().partition("\n")[0])
-    raise TypeError(f"{item!r} is neither an Offer nor a class with a name")
-
-
-def _broken(name: str, kind: Kind | None, source: str, error: BaseException, strict: bool) -> Row:
-    detail = _describe(error)
-    if strict:
-        raise PluginError(f"plugin {name!r} of {source} is broken: {detail}") from error
-    return Row(name, kind, State.BROKEN, f"{detail}; report it to {source}", source)
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
-
-
 def _examine(row: Row) -> Row:
     """Is the offer usable here? Its module is imported for that, its kernel library is not."""
     offer = row.offer
@@ -303,7 +169,7 @@ def _examine(row: Row) -> Row:
     except NotReady as error:
         return replace(row, state=State.UNAVAILABLE, detail=str(error))
     except (Exception, SystemExit) as error:  # the plugin border
-        return replace(_broken(row.name, row.kind, row.source, error, _strict()), offer=offer)
+        return replace(broken(row.name, row.kind, row.source, error, is_strict()), offer=offer)
     return row
 
 
@@ -356,9 +222,9 @@ def check_by_name(name: str, spec: AttentionSpec, device: Any) -> tuple[Refusal,
     except NotReady as error:
         return (Refusal(name, "unavailable", error.state, "ready", error.detail),)
     except Exception as error:  # the plugin border: its capabilities() or refuse() failed
-        if _strict():
-            raise PluginError(f"backend {name!r} is broken: {_describe(error)}") from error
-        return (Refusal(name, "broken", _describe(error), "a backend that can say", "fix it"),)
+        if is_strict():
+            raise PluginError(f"backend {name!r} is broken: {describe(error)}") from error
+        return (Refusal(name, "broken", describe(error), "a backend that can say", "fix it"),)
 
 
 def explain(spec: AttentionSpec, device: Any = "cpu") -> tuple[Explanation, ...]:

@@ -38,12 +38,12 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     def lies(op: Any, right: Any, q: Any, cache: Any, plan: Any, out: Any, *rest: Any) -> None:
         out.zero_()
 
-    own = [row for row in registry._discover(frozenset(), False) if row.name == "reference"]
+    own = [row for row in registry.discover(frozenset(), False) if row.name == "reference"]
     ready = registry.State.READY
     for backend in (GatherBackend(), variant("liar", lies)):
         offer = Offer(backend.name, lambda backend=backend: backend)
         own.append(registry.Row(backend.name, Kind.BACKEND, ready, "", "test 1.0", offer))
-    monkeypatch.setattr(registry, "_discover", functools.cache(lambda *_: tuple(own)))
+    monkeypatch.setattr(registry, "discover", functools.cache(lambda *_: tuple(own)))
 
 
 def invoke(app: typer.Typer, *words: str | Path) -> Any:

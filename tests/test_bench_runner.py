@@ -276,8 +276,8 @@ def test_an_emulated_backend_is_refused() -> None:
 def test_a_backend_that_is_not_ready_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     offer = pa.Offer("cuckoo", "nowhere:Backend", requires=["no_such_module"], install="buy it")
     row = registry.Row("cuckoo", Kind.BACKEND, registry.State.READY, "", "test 1.0", offer)
-    found = (*registry._discover(frozenset(), False), row)
-    monkeypatch.setattr(registry, "_discover", functools.cache(lambda *_: found))
+    found = (*registry.discover(frozenset(), False), row)
+    monkeypatch.setattr(registry, "discover", functools.cache(lambda *_: found))
     result = only_row(DECODE, "cuckoo")
     assert result.state is State.REFUSED
     assert "no_such_module is not installed; buy it" in result.detail
