@@ -16,6 +16,7 @@ from pagedattn.conformance.summary import (
     headroom,
     sample,
 )
+from pagedattn.emulation import Judged
 
 __all__ = ["to_html"]
 
@@ -33,13 +34,7 @@ STATE_CLASS = {
     "known failure": "known",
     "not run": "notrun",
 }
-WORD_CLASS = {
-    "CONFORMS": "passed",
-    "CONFORMS IN PART": "passed",
-    "CONFORMS BUT FOR KNOWN FAILURES": "known",
-    "DOES NOT CONFORM": "failed",
-    "NOT JUDGED": "notrun",
-}
+WORD_CLASS = {"DOES NOT CONFORM": "failed", "NOT JUDGED": "notrun"}
 OPEN_FAILURES = 5
 WHOLE_FAILURES = 60
 
@@ -66,7 +61,7 @@ def _run(run: dict[str, Any]) -> str:
     parts = [
         _verdict(run),
         _failures(cases),
-        _areas(areas(cases)),
+        _areas(areas(cases, emulated=run["subject"]["emulated"])),
         _headroom(cases),
         _declined(cases),
         _capabilities(run["capabilities"]),
@@ -90,13 +85,14 @@ def _verdict(run: dict[str, Any]) -> str:
     )
     notes = [run["selection"]] if run["selection"] else []
     if run["subject"]["emulated"]:
-        notes.append(f"{run['subject']['emulated']}: nothing ran on a GPU")
+        notes.append(Judged(run["subject"]["emulated"]).limit)
     if run["seed"]:
         notes.append(f"contents of seed {run['seed']}")
     notes += [f"stale known failure: {text}" for text in verdict["stale_known_failures"]]
     noted = "".join(f'<p class="soft">{_text(note)}</p>' for note in notes)
+    passed = "known" if counts["known failure"] else "passed"
     return (
-        f'<div class="card verdict {WORD_CLASS[verdict["word"]]}">'
+        f'<div class="card verdict {WORD_CLASS.get(verdict["word"], passed)}">'
         f"<h2>{_text(run['subject']['label'])}</h2>"
         f'<p class="word">{verdict["word"]}</p>{noted}'
         f'<dl class="counts">{tiles}</dl><div class="bar">{bar}</div></div>'

@@ -43,8 +43,8 @@ def _run(run: dict[str, Any]) -> list[str]:
     parts = [f"### {run['subject']['label']}: {verdict['word']}", verdict["line"]]
     parts += [f"Stale known failure: {text}" for text in verdict["stale_known_failures"]]
     rows = [
-        [area.name, f"{MARK[area.state]} {area.text}", str(len(area.cases))]
-        for area in areas(run["cases"])
+        [area.name, f"{MARK[area.text.partition(' (')[0]]} {area.text}", str(len(area.cases))]
+        for area in areas(run["cases"], emulated=run["subject"]["emulated"])
     ]
     parts.append(table(["area", "state", "cases"], rows))
     failed = sample([case for case in run["cases"] if case["outcome"] == "failed"])

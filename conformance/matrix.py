@@ -10,7 +10,7 @@ from typing import Any
 
 from pagedattn.conformance.markdown import MARK, table
 from pagedattn.conformance.report import SCHEMA
-from pagedattn.conformance.summary import Area, areas, capability_words
+from pagedattn.conformance.summary import areas, capability_words
 
 __all__ = ["TITLES", "Matrix", "matrices", "read_runs", "to_markdown"]
 
@@ -90,14 +90,18 @@ def _flat(rows: Sequence[tuple[str, tuple[str, ...]]], *, mark: bool = False) ->
 
 
 def _matrix(kind: str, runs: Sequence[dict[str, Any]]) -> Matrix:
-    found = [{area.name: area for area in areas(run["cases"])} for run in runs]
+    found = [
+        {area.name: area for area in areas(run["cases"], emulated=run["subject"]["emulated"])}
+        for run in runs
+    ]
     names = _union(own for own in found)
     return Matrix(
         kind,
         tuple(run["subject"]["label"] for run in runs),
         tuple(run["verdict"]["word"] for run in runs),
         tuple(
-            (name, tuple(_state(run, own.get(name)) for run, own in zip(runs, found, strict=True)))
+            # What was left out of a run has not been run.
+            (name, tuple(own[name].text if name in own else "not run" for own in found))
             for name in names
         ),
         tuple(
@@ -108,17 +112,6 @@ def _matrix(kind: str, runs: Sequence[dict[str, Any]]) -> Matrix:
             for name in _union(run["capabilities"] for run in runs)
         ),
     )
-
-
-def _state(run: dict[str, Any], area: Area | None) -> str:
-    """What was left out of a run has not been run."""
-    if area is None:
-        return "not run"
-    if area.state != "conforms":
-        return area.text
-    word = run["subject"]["emulated"] or area.state
-    passed, total = area.counts["passed"], len(area.cases)
-    return word if passed == total else f"{word} ({passed} of {total})"
 
 
 def _union(rows: Iterable[Iterable[str]]) -> list[str]:

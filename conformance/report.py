@@ -55,15 +55,12 @@ class Run:
 
     @property
     def line(self) -> str:
-        return self.verdict.line(self.subject.label, self.scope)
+        return self.verdict.line(self.subject.label, self.selection, emulated=self.emulated)
 
     @cached_property
-    def scope(self) -> str:
-        """What the verdict is limited to, "" for nothing."""
-        limits = [self.selection] if self.selection else []
-        if emulated := self.subject.emulated():
-            limits.append(f"{emulated}, nothing ran on a GPU")
-        return "; ".join(limits)
+    def emulated(self) -> str:
+        """What an emulation judged, "" without one."""
+        return self.subject.emulated()
 
     def command(self, case_id: str) -> str:
         """One line that reproduces a case of this run."""
@@ -200,15 +197,15 @@ def _run_json(run: Run) -> dict[str, Any]:
             "version": run.subject.version,
             "device": run.subject.device,
             "label": run.subject.label,
-            "emulated": run.subject.emulated(),
+            "emulated": run.emulated,
         },
         "capabilities": capabilities,
         "selection": run.selection,
         "seed": run.seed,
         "verdict": {
-            "word": judged.word(run.scope),
-            "conforms": judged.conforms,
-            "complete": not run.scope,
+            "word": judged.word(run.selection, emulated=run.emulated),
+            "conforms": judged.conforms and not run.emulated,
+            "complete": not run.selection,
             "line": run.line,
             "counts": judged.counts,
             "headroom": judged.headroom,

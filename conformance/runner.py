@@ -11,6 +11,7 @@ from typing import Any
 
 from pagedattn.conformance.case import Case, CaseFailure, Declined, NotRun, Outcome, Result
 from pagedattn.conformance.settings import using
+from pagedattn.emulation import Judged
 
 __all__ = ["Verdict", "judge_case", "run_cases", "shrunk", "verdict"]
 
@@ -115,17 +116,20 @@ class Verdict:
             return 2
         return 0 if self.conforms else 1
 
-    def word(self, selection: str = "") -> str:
-        """The verdict itself; a part of the suite never earns the plain word."""
+    def word(self, selection: str = "", *, emulated: str = "") -> str:
+        """The verdict itself; a part of the suite never earns the plain word.
+
+        emulated  what was judged in place of the backend on its device: never "conforms" then"""
         if not self.executed:
             return "NOT JUDGED"
         if not self.conforms:
             return "DOES NOT CONFORM"
+        good = emulated.upper() or "CONFORMS"
         if self.counts[Outcome.KNOWN_FAILURE.value]:
-            return "CONFORMS BUT FOR KNOWN FAILURES"
-        return "CONFORMS IN PART" if selection else "CONFORMS"
+            return f"{good} BUT FOR KNOWN FAILURES"
+        return f"{good} IN PART" if selection else good
 
-    def line(self, subject: str, selection: str = "") -> str:
+    def line(self, subject: str, selection: str = "", *, emulated: str = "") -> str:
         """The verdict in one line, with the counts and what it is limited to."""
         counts = self.counts
         parts = [
@@ -137,13 +141,14 @@ class Verdict:
             for o in (Outcome.KNOWN_FAILURE, Outcome.NOT_RUN)
             if counts[o.value]
         ]
-        text = f"{self.word(selection)}: {subject}: {', '.join(parts)}"
+        text = f"{self.word(selection, emulated=emulated)}: {subject}: {', '.join(parts)}"
         if self.headroom:
             rooms = (f"{dtype} {room:.1f}x" for dtype, room in sorted(self.headroom.items()))
             text += f"; head-room {', '.join(rooms)}"
         if self.stale:
             text += f"; {len(self.stale)} stale known failures"
-        return f"{text}; {selection}" if selection else text
+        limits = [Judged(emulated).limit] if emulated else []
+        return "; ".join([text, *limits, *([selection] if selection else [])])
 
 
 def verdict(results: Sequence[Result], *, stale: Sequence[str] = ()) -> Verdict:

@@ -39,11 +39,13 @@ JsonCase = dict[str, Any]
 class Area:
     """The cases of one area.
 
-    state  conforms, declined, fails, not run or known failure; the worst decides
+    state     conforms, declined, fails, not run or known failure; the worst decides
+    emulated  what an emulation judged: said in place of "conforms"; "" without one
     """
 
     name: str
     cases: Sequence[JsonCase]
+    emulated: str = ""
 
     @property
     def counts(self) -> Counter[str]:
@@ -64,7 +66,10 @@ class Area:
         """The state, and of how many cases where it is not that of all."""
         outcome = {"conforms": "passed", "fails": "failed"}.get(self.state, self.state)
         count = self.counts[outcome]
-        return self.state if count == len(self.cases) else f"{self.state} ({count})"
+        if self.state != "conforms":
+            return self.state if count == len(self.cases) else f"{self.state} ({count})"
+        word = self.emulated or self.state
+        return word if count == len(self.cases) else f"{word} ({count} of {len(self.cases)})"
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,12 @@ class Room:
         return min(value for _, value in self.values)
 
 
-def areas(cases: Sequence[JsonCase]) -> list[Area]:
+def areas(cases: Sequence[JsonCase], *, emulated: str = "") -> list[Area]:
     """In the order of the suite."""
     found: dict[str, list[JsonCase]] = {}
     for case in cases:
         found.setdefault(area_of(case["id"]), []).append(case)
-    return [Area(name, own) for name, own in found.items()]
+    return [Area(name, own, emulated) for name, own in found.items()]
 
 
 def declined_reasons(cases: Sequence[JsonCase]) -> list[Reason]:

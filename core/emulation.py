@@ -24,6 +24,11 @@ class Judged(enum.StrEnum):
     KERNELS = "kernels emulated"
     ADAPTER = "adapter verified"
 
+    @property
+    def limit(self) -> str:
+        """What no verdict may hide."""
+        return "nothing ran on a GPU" if self is Judged.KERNELS else "CUDA kernel not run"
+
 
 @dataclass(frozen=True)
 class Emulation:

@@ -13,10 +13,13 @@ from typer.testing import CliRunner
 from pagedattn.backends.reference import ReferenceBackend
 from pagedattn.conformance.allocator import ALLOCATOR_CASES
 from pagedattn.conformance.attention import ATTENTION_CASES
+from pagedattn.conformance.badge import to_badge
 from pagedattn.conformance.case import Kind, Outcome, Result
 from pagedattn.conformance.coverage import ENGINE_TESTS, to_markdown as coverage
 from pagedattn.conformance.faults import FAULTS
 from pagedattn.conformance.hooks import pagedattn_commands
+from pagedattn.conformance.html import to_html
+from pagedattn.conformance.junit import to_junit
 from pagedattn.conformance.mutants import ALLOCATOR_MUTANTS, ATTENTION_MUTANTS
 from pagedattn.conformance.report import Run, to_json
 from pagedattn.conformance.runner import run_cases
@@ -74,12 +77,23 @@ def test_an_emulated_backend_never_earns_the_plain_word(run, tmp_path, judged):
     subject = of_backend(backend)
     cases = [case for case in ATTENTION_CASES if case.id == "gqa/mapping"]
     ran = Run(subject, run_cases(subject.make(), cases))
-    assert ran.line.startswith("CONFORMS IN PART: reference (cpu): 1 passed")
-    assert f"{judged}, nothing ran on a GPU" in ran.line
+    word = str(judged).upper()
+    assert ran.line.startswith(f"{word}: reference (cpu): 1 passed")
+    limit = {Judged.KERNELS: "nothing ran on a GPU", Judged.ADAPTER: "CUDA kernel not run"}[judged]
+    assert ran.line.endswith(f"; {limit}")
+    document = to_json([ran])
+    assert document["runs"][0]["verdict"]["word"] == word
+    assert not document["runs"][0]["verdict"]["conforms"]
+    assert to_badge(document["runs"][0])["message"] == f"{judged}: 1 passed"
+    for text in (to_html(document), to_junit(document)):
+        assert word in text
+        assert limit in text
+        assert "CONFORMS" not in text
     path = tmp_path / "report.json"
-    path.write_text(json.dumps(to_json([ran])))
+    path.write_text(json.dumps(document))
     out = tmp_path / "matrix.md"
     run(path, "--md", out)
+    assert f"| **verdict** | {word} |" in out.read_text()
     assert f"| gqa | ☑️ {judged} |" in out.read_text()
     assert "layout" in out.read_text()
 

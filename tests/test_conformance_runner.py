@@ -113,6 +113,8 @@ def test_the_verdict_line():
     expected = "mine: 2 passed, 2 declined, 0 failed; head-room float32 3.1x"
     assert judged.line("mine") == f"CONFORMS: {expected}"
     assert judged.line("mine", "only 4") == f"CONFORMS IN PART: {expected}; only 4"
+    emulated = judged.line("mine", "only 4", emulated="kernels emulated")
+    assert emulated == f"KERNELS EMULATED IN PART: {expected}; nothing ran on a GPU; only 4"
 
 
 def test_a_stale_known_failure_does_not_conform():
