@@ -56,13 +56,13 @@ step() {  # step SECONDS NAME COMMAND...: within its own limit and the script's;
   return "$code"
 }
 
-# Most of the suite is compilation on the host, so the backends are judged side by side; what is
-# timed comes after them, alone.
+# Most of the suite is compilation on the host, so the backends are judged side by side, each in
+# several processes; what is timed comes after them, alone.
 failed=0
 checks=()
 for name in $READY; do
-  step 130 "check-$name" "$PYTHON" -m pagedattn check "$name" --device cuda --max-time 110 \
-    --json "$OUT/check-$name.json" &
+  step 130 "check-$name" "$PYTHON" -m pagedattn check "$name" --device cuda --jobs 4 --case-time 60 \
+    --max-time 110 --json "$OUT/check-$name.json" &
   checks+=($!)
 done
 for job in "${checks[@]}"; do wait "$job" || failed=1; done

@@ -25,6 +25,7 @@ from pagedattn.conformance.report import Run, print_run, shown_failures, to_json
 from pagedattn.conformance.runner import run_cases, shrunk
 from pagedattn.conformance.settings import using
 from pagedattn.conformance.subjects import Subject, cases_of, resolve
+from pagedattn.conformance.workers import Workers
 from pagedattn.errors import NotReady, PagedAttnError
 
 __all__ = ["check"]
@@ -48,6 +49,20 @@ def check(
     ] = 0,
     max_time: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Stop then; the rest counts as not run.")
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            "--jobs",
+            "-j",
+            min=0,
+            metavar="N",
+            help="N processes, so that a crash or a hang fails one case alone; 0: this process.",
+        ),
+    ] = 0,
+    case_time: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="With --jobs: a case that takes longer has failed."),
     ] = None,
     known_failures: Annotated[
         Path | None,
@@ -84,6 +99,8 @@ def check(
             raise ValueError("'-' (stdout) is for --json alone; give the others a file")
         if json_file == "-" and badge:
             raise ValueError("--json - and --badge both print to stdout; give --json a file")
+        if case_time is not None and not jobs:
+            raise ValueError("--case-time needs --jobs: this process cannot end its own case")
         _writable([file for file in files if file != "-"])
         known = read_known(known_failures) if known_failures else ()
         subjects = [subject for name in names for subject in resolve(name, device)]
@@ -101,7 +118,7 @@ def check(
         return
     runs = []
     for subject, selection in chosen:
-        run = _judge(console, subject, selection, seed, max_time, known)
+        run = _judge(console, subject, selection, seed, max_time, known, jobs, case_time)
         print_run(console, run)
         runs.append(run)
     document = to_json(runs)
@@ -144,6 +161,8 @@ def _judge(
     seed: int,
     max_time: float | None,
     known: Sequence[Known],
+    jobs: int,
+    case_time: float | None,
 ) -> Run:
     cases = selection.cases
     try:
@@ -151,21 +170,26 @@ def _judge(
     except (NotRun, NotReady) as error:
         results = [Result(c.id, c.rule, Outcome.NOT_RUN, 0.0, str(error)) for c in cases]
         return Run(subject, results, selection.text, seed=seed)
-    with _progress(console, subject, len(cases)) as advance, using(seed=seed):
-        results = run_cases(made, cases, max_time=max_time, progress=advance)
-    results, stale = apply_known(results, known, name=subject.name, device=subject.device)
-    return Run(subject, _explained(made, cases, results, seed), selection.text, stale, seed)
-
-
-def _explained(
-    made: Any, cases: Sequence[Case], results: Sequence[Result], seed: int
-) -> list[Result]:
-    """The failures that will be shown are run once more, this time looking for a smaller input."""
     by_id = {case.id: case for case in cases}
-    better = {}
-    for failed in shown_failures(results):
-        better[failed.case] = shrunk(made, by_id[failed.case], failed, seed=seed)
-    return [better.get(result.case, result) for result in results]
+
+    def known_apart(results: Sequence[Result]) -> tuple[list[Result], Sequence[str]]:
+        return apply_known(results, known, name=subject.name, device=subject.device)
+
+    # The failures that will be shown are run once more, looking for a smaller input.
+    if jobs:
+        with Workers(subject, jobs=jobs, seed=seed, case_time=case_time) as workers:
+            with _progress(console, subject, len(cases)) as advance:
+                results = workers.run(cases, max_time=max_time, progress=advance)
+            results, stale = known_apart(results)
+            shown = workers.shrink((by_id[f.case], f) for f in shown_failures(results))
+    else:
+        with _progress(console, subject, len(cases)) as advance, using(seed=seed):
+            results = run_cases(made, cases, max_time=max_time, progress=advance)
+        results, stale = known_apart(results)
+        shown = [shrunk(made, by_id[f.case], f, seed=seed) for f in shown_failures(results)]
+    better = {result.case: result for result in shown}
+    results = [better.get(result.case, result) for result in results]
+    return Run(subject, results, selection.text, stale, seed)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pagedattn.conformance.case import Case, CaseFailure, Declined, NotRun, Outc
 from pagedattn.conformance.settings import using
 from pagedattn.emulation import Judged
 
-__all__ = ["Verdict", "judge_case", "run_cases", "shrunk", "verdict"]
+__all__ = ["Verdict", "judge_case", "out_of_time", "run_cases", "shrunk", "verdict"]
 
 CORE_MAY_DECLINE = frozenset({"max_query_len"})
 """The required core holds for decode alone when a backend declares a max_query_len."""
@@ -76,14 +76,20 @@ def run_cases(
         if select is not None and not select(case.id):
             continue
         if deadline is not None and time.monotonic() >= deadline:
-            detail = f"the {max_time:g} s of --max-time were spent"
-            outcome = Result(case.id, case.rule, Outcome.NOT_RUN, 0.0, detail)
+            assert max_time is not None
+            outcome = out_of_time(case, max_time)
         else:
             outcome = judge_case(subject, case)
         results.append(outcome)
         if progress is not None:
             progress(outcome)
     return results
+
+
+def out_of_time(case: Case, max_time: float) -> Result:
+    """Of a case that did not get its turn."""
+    detail = f"the {max_time:g} s of --max-time were spent"
+    return Result(case.id, case.rule, Outcome.NOT_RUN, 0.0, detail)
 
 
 @dataclass(frozen=True)
