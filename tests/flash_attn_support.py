@@ -12,7 +12,12 @@ import torch
 from torch import Tensor
 
 from pagedattn.backends.flash_attn import presence, probe
-from pagedattn.conformance.emulation.flash_attn.attend import Rules, attend, key_range
+from pagedattn.conformance.emulation.flash_attn.attend import (
+    Rules,
+    attend,
+    key_range,
+    starts_without_keys,
+)
 from pagedattn.device import DeviceInfo
 from pagedattn.emulation import Emulation
 
@@ -153,6 +158,8 @@ def torch_varlen_out(
         scale=scale, causal=False, window=window_size, longest=max_k, softcap=0.0, slopes=None
     )
     starts = cu_seq_q.tolist()
+    for (first, end), keys in zip(pairwise(starts), seqused_k.tolist(), strict=True):
+        assert not starts_without_keys(rules, end - first, keys)
     result, _ = ragged(query, key, value, block_table, starts, seqused_k.tolist(), rules)
     out[: starts[-1]] = result[: starts[-1]]
     return out

@@ -14,6 +14,7 @@ from pagedattn.backends.flash_attn import presence, probe
 from pagedattn.backends.flash_attn.backend import FA2, FlashAttnBackend
 from pagedattn.backends.flash_attn.limits import VARIANTS
 from pagedattn.backends.flash_attn.offers import CLASSES, flash_attn_offers
+from pagedattn.backends.flash_attn.step import Step
 from pagedattn.backends.flash_attn.table import markdown
 from pagedattn.backends.reference import ReferenceBackend
 from pagedattn.conformance.case import Kind, Outcome
@@ -167,7 +168,7 @@ class Setting:
         torch.manual_seed(3)
         self.spec, blocks = spec, 6
         self.rows = sum(query_lens)
-        self.limits = pa.Limits(len(seq_lens), 24, 512, blocks)
+        self.limits = pa.Limits(len(seq_lens), max(24, self.rows), 512, blocks)
         tables = [[(r + 2 * j) % blocks for j in range(2)] for r in range(len(seq_lens))]
         self.batch = pa.AttentionBatch.build(
             query_lens=query_lens, seq_lens=seq_lens, block_tables=tables, block_size=256,
@@ -221,6 +222,34 @@ def test_rows_before_the_first_key_count_windows_from_their_own_position(
     """An open side must stay open at p = seq_len - query_len + i < 0."""
     spec = spec_of(mask=pa.Mask.FULL, window=window, return_lse=True)
     Setting(spec, [9, 2], [3, 40]).agree(backend)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(
+    "fields", [{}, {"alibi": True}, {"mask": pa.Mask.FULL, "window": (None, 2)}], ids=str
+)
+def test_rows_that_see_no_key_are_not_launched(
+    backend: FA2, fields: dict[str, Any], asynchronous: bool
+) -> None:
+    """The kernel writes the LSE of a tile of such rows outside its tensor; the stand-in refuses."""
+    spec = spec_of(return_lse=True, async_lengths=asynchronous, **fields)
+    Setting(spec, [70, 1, 3, 0], [2, 0, 300, 9]).agree(backend)
+
+
+def test_steps_whose_rows_all_see_keys_are_launched_as_they_are(backend: FA2) -> None:
+    setting = Setting(spec_of(), [5, 0, 3], [5, 0, 300])
+    step = Step.of(setting.batch, setting.spec, setting.limits, keyless_rows=False)
+    assert step.source is None
+    short = Setting(spec_of(), [5, 2, 3], [4, 0, 300])
+    step = Step.of(short.batch, short.spec, short.limits, keyless_rows=False)
+    assert step.cu_q.tolist() == [0, 4, 4, 7]
+    assert step.source is not None
+    assert step.place is not None
+    assert step.source[:7].tolist() == [1, 2, 3, 4, 7, 8, 9]
+    assert step.place[step.source[:7]].tolist() == list(range(7))
+    assert step.seen is not None
+    assert step.seen.tolist() == [False, True, True, True, True, False, False, True, True, True]
+    assert Step.of(short.batch, short.spec, short.limits, keyless_rows=True).source is None
 
 
 @pytest.mark.parametrize("graph", [pa.Graph.UNIFORM, pa.Graph.ANY])
@@ -308,6 +337,8 @@ def test_a_made_up_device_is_answered_without_trying_anything(
         ({"max_q": 1}, "must have one row per request"),
         ({"dtype": torch.float32}, "q must be float16 or bfloat16"),
         ({"max_k": 3}, "more keys than max_seqlen_k"),
+        ({"keys": 0}, "2 rows of 0 keys: the LSE of rows without keys is written elsewhere"),
+        ({"rows": 80, "max_q": 80}, "80 rows of 5 keys: the LSE of rows without keys"),
     ],
 )
 def test_the_stand_in_refuses_what_a_gpu_would_not_survive(
@@ -319,7 +350,8 @@ def test_the_stand_in_refuses_what_a_gpu_would_not_survive(
     dtype = change.get("dtype", torch.bfloat16)
     k = torch.zeros(pages, page, 2, 64, dtype=dtype)
     table = torch.full((2, 1), change.get("pages", 1), dtype=change.get("table", torch.int32))
-    cu_q, cu_k = torch.tensor([0, 1, 3]).int(), torch.tensor([0, 4, 9]).int()
+    cu_q = torch.tensor([0, 1, 1 + change.get("rows", 2)]).int()
+    cu_k = torch.tensor([0, 4, 4 + change.get("keys", 5)]).int()
     if change.get("max_q") == 1:
         cu_q = torch.tensor([0, 1, 1]).int()
     q = torch.zeros(int(cu_q[-1]), 4, 64, dtype=dtype)

@@ -1,5 +1,9 @@
 """What is installed, and what is wrong with it: each a row with a sentence."""
 
+import importlib.util
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +101,7 @@ def test_an_import_that_crashes_is_a_sentence_and_happens_once(
 def test_a_torch_for_cpus_has_no_kernels(site: Site) -> None:
     site.distribution("torch", "2.13.0+cpu")
     assert absent(variant("torch_varlen")) == (
-        "torch 2.13.0+cpu is a build for CPUs; install a CUDA build of torch 2.12 or later"
+        "torch 2.13.0+cpu is a build for CPUs; install a CUDA build of torch 2.12 or 2.13"
     )
 
 
@@ -174,6 +178,60 @@ def test_kernels_that_ignore_arguments_are_found_by_trying_them(
     backend.emulated = pa.emulation.Emulation(SM90)
     with pytest.raises(pa.Unsupported, match=f"ignore {ignored}"):
         backend.open(spec, pa.Limits(1, 1, 256, 1), device="cpu")
+
+
+def test_a_torch_for_rocm_is_refused_whatever_the_probe_says(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "place", on_cpu)
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    site.distribution("flash_attn_3", "3.0.0", flash_attn_interface=GOOD_FA3)
+    (refusal,) = pa.check(FA3(), SPEC, SM90)
+    assert refusal.code == "unavailable"
+    assert "is built for ROCm, and what is promised here was read" in refusal.hint
+
+
+REAL_TRITON_PATH = """
+from pagedattn.conformance.emulation.triton import install
+install()
+import torch
+import pagedattn as pa
+from pagedattn.backends.flash_attn import probe
+from pagedattn.backends.flash_attn.backend import FA2
+probe.place = lambda variant, device: torch.device("cpu")
+spec = pa.AttentionSpec(
+    num_heads=4, num_kv_heads=2, head_dim=64, block_size=256, dtype=torch.float16, scale=0.125
+)
+device = pa.DeviceInfo("cuda", sm=(9, 0), name="a GPU in a test", real=True)
+(refusal,) = pa.check(FA2(), spec, device)
+print(refusal.code, refusal.hint)
+backend = FA2()
+backend.emulated = pa.emulation.Emulation(device)
+try:
+    backend.open(spec, pa.Limits(1, 1, 256, 1), device="cpu")
+except pa.Unsupported as error:
+    print("refused", error)
+"""
+
+
+def test_the_library_s_own_triton_path_is_refused_because_of_what_it_does() -> None:
+    """Its kernels run here, under the Triton emulator."""
+    for package in ("triton", "flash_attn"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    done = subprocess.run(
+        [sys.executable, "-c", REAL_TRITON_PATH],
+        env={**os.environ, "FLASH_ATTENTION_TRITON_AMD_ENABLE": "TRUE"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()[:2]
+    ignored = "its kernels on cpu ignore block_table, window, softcap, as the Triton path"
+    assert first.startswith(f"unavailable {ignored}")
+    assert second.startswith("refused")
+    assert ignored in done.stdout.split("refused")[1]
 
 
 def test_a_probe_that_fails_is_a_sentence(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,14 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.attention.varlen  # not imported by torch
 from flash_attn_support import EMULATION, Site, on_cpu, torch_varlen_out, untouched_modules
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import pagedattn as pa
 from pagedattn.attention import AttentionBackend
@@ -104,21 +107,57 @@ def test_sinks_and_lse_reach_fa4_and_come_back_in_the_contract_s_layout(librarie
     assert bool((out == 0).all())
 
 
-def test_torch_s_real_operator_takes_the_adapter_s_call(site: Site) -> None:
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"window": (64, None)},
+        {"dtype": torch.float16, "head_dim": 64, "num_heads": 2},
+        {"mask": pa.Mask.FULL, "layout": pa.Layout.HND},
+        {"mask": pa.Mask.FULL, "window": (3, 9), "block_size": 512},
+    ],
+    ids=str,
+)
+def test_torch_s_real_operator_takes_the_adapter_s_call(site: Site, fields: dict[str, Any]) -> None:
     """Shapes, dtypes and parameters go through torch's own fake implementation, on CUDA tensors
-    that do not exist."""
+    that do not exist; what arrives there is what the contract asked for."""
     site.distribution("torch", "2.13.0")  # a build with CUDA
     functions_of = functions(variant("torch_varlen"))
-    spec = pa.AttentionSpec(
-        num_heads=8, num_kv_heads=2, head_dim=128, block_size=256, dtype=torch.bfloat16, scale=0.1,
-        window=(64, None),
-    )  # fmt: skip
+    plain = {
+        "num_heads": 8, "num_kv_heads": 2, "head_dim": 128, "block_size": 256,
+        "dtype": torch.bfloat16, "scale": 0.1,
+    }  # fmt: skip
+    spec = pa.AttentionSpec(**{**plain, **fields})
+    seen: list[tuple[Any, Any]] = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append((func, args))
+            return func(*args, **kwargs or {})
+
     with FakeTensorMode(allow_non_fake_inputs=True):
         cache = pa.KVCache.allocate(spec, 4, "cuda")
-        q = torch.empty(5, 8, 128, dtype=torch.bfloat16, device="cuda")
+        q = torch.empty(5, spec.num_heads, spec.head_dim, dtype=spec.dtype, device="cuda")
         cu_q = torch.empty(4, dtype=torch.int32, device="cuda")
         keys = torch.empty(3, dtype=torch.int32, device="cuda")
         table = torch.empty(3, 2, dtype=torch.int32, device="cuda")
         step = Step(5, 3, 303, False, cu_q, table, torch.empty_like(cu_q), keys, keys)
         call = Call(functions_of, spec, step, cache, q, torch.empty_like(q), None, None)
-        assert CALLS["torch_varlen"](call) == (None, None)
+        with Watch():
+            assert CALLS["torch_varlen"](call) == (None, None)
+    (arguments,) = [a for f, a in seen if f is torch.ops.torch_attn._varlen_attn_out.default]
+    out, query, key, value, starts, _, max_q, max_k, causal, scale, window, *rest = arguments
+    assert (out.shape, query.shape) == (q.shape, q.shape)
+    assert key.shape == value.shape == (4, spec.block_size, spec.num_kv_heads, spec.head_dim)
+    assert (starts.shape, max_q, max_k, scale) == ((4,), 3, 303, 0.1)
+    left, right = spec.window
+    if spec.mask is pa.Mask.CAUSAL:
+        assert window == [-1 if left is None else left, 0]
+        assert causal == (left is None)
+    else:
+        assert window == [-1 if left is None else left, -1 if right is None else right]
+        assert not causal
+    assert rest[0] == (spec.group_size > 1)
+    assert rest[1] is keys
+    assert rest[2] is table

@@ -31,6 +31,7 @@ class Variant:
 
     block_size, head_dim ... are Capabilities rows; names stand for torch dtypes and enums.
 
+    keyless_rows   ragged kernels may be given rows that see no key; else these are left out
     in_place       the library writes into the caller's tensor; else its result is copied
     lse            how the library returns it
     why            row -> where the limit comes from, for refusals and the table
@@ -58,6 +59,7 @@ class Variant:
     return_lse: bool = True
     batch_invariant: bool = False
     graph: str = "NEVER"
+    keyless_rows: bool = True
     in_place: bool = False
     lse: str = "[Hq, T], natural"
     why: Mapping[str, str] = field(default_factory=dict)
@@ -91,6 +93,7 @@ FA2 = Variant(
     alibi=True,
     batch_invariant=True,
     graph="ANY",
+    keyless_rows=False,
     lse="[Hq, T] (varlen) or [B, Hq, 1] (kvcache), natural; +inf for a row without keys",
     why={
         "block_size": "the kernels index pages of multiples of 256 tokens",
@@ -99,13 +102,16 @@ FA2 = Variant(
         "sinks": "its functions take no sink logits",
         "kv_quant": "its kernels read 16-bit caches only",
         "alibi": "CAUSAL counts from key 0, not from the row: the LSE is converted",
-        "batch_invariant": "served by the ragged function with one split and fixed bounds",
-        "graph": "bounds from Limits; rows of nobody are kept by a select",
+        "batch_invariant": "served by the ragged function: one split, key tiles counted from key "
+        "0, bounds from Limits; read from its kernel, not yet measured on a GPU",
+        "graph": "bounds and grids from Limits, lengths on the device, rows of nobody are kept by "
+        "a select; read from its host code, not yet measured on a GPU",
         "known": "later releases wait for the device in flash_attn_with_kvcache",
     },
     sources=(
-        "csrc/flash_attn/flash_api.cpp, src/flash_fwd_launch_template.h and src/alibi.h of v2.8.3",
-        "flash_attn/flash_attn_interface.py of 2.8.3.post2",
+        "flash_attn/flash_attn_interface.py; csrc/flash_attn/flash_api.cpp; flash_fwd_kernel.h, "
+        "flash_fwd_launch_template.h, block_info.h and alibi.h beside it, of 2.8.3.post2; issue "
+        "2842 about rows without keys",
     ),
 )  # fmt: skip
 
@@ -164,7 +170,7 @@ FA4 = Variant(
     sinks=True,
     lse="[Hq, T], natural; the sink for a row without keys",
     why={
-        "architectures": "paged caches are refused on SM 8.x, and SM 12.x was not read",
+        "architectures": "paged caches are refused on SM 8.x and 12.x, and SM 11.x was not read",
         "block_size": "larger pages may go through TMA, whose documentation asks for finite rows "
         "behind the last token",
         "head_dim": "multiples of 8 up to 128, the range that SM 9.0 and SM 10.x share",
@@ -189,12 +195,13 @@ TORCH_VARLEN = Variant(
         ),
     },
     known=("2.12", "2.14"),
-    install="install a CUDA build of torch 2.12 or later",
+    install="install a CUDA build of torch 2.12 or 2.13",
     architectures=(8, 9, 10, 12),
     head_dim=range(8, 257, 8),
     block_size=range(256, 65537, 256),
     window=(True, True),
     return_lse=False,
+    keyless_rows=False,
     in_place=True,
     lse="its documentation says [T, Hq], its fake implementation [Hq, T]",
     why={
@@ -207,8 +214,9 @@ TORCH_VARLEN = Variant(
         "return_lse": "documentation and implementation disagree on the layout",
         "batch_invariant": "num_splits=1 promises it for one query length only; not verified",
         "graph": "not verified",
+        "known": "later releases may take cuDNN instead",
     },
-    sources=("torch/nn/attention/varlen.py of torch 2.13.0",),
+    sources=("torch/nn/attention/varlen.py of torch 2.12.1, 2.13.0 and 2.14.1",),
 )  # fmt: skip
 
 VARIANTS: tuple[Variant, ...] = (FA3, FA4, FA2, TORCH_VARLEN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -34,7 +35,7 @@ class FlashAttnOp(AttentionOp):
         self._aligned: set[object] = set()
 
     def prepare(self, batch: AttentionBatch, data: Any) -> Any:
-        step = Step.of(batch, self.spec, self.limits)
+        step = Step.of(batch, self.spec, self.limits, keyless_rows=self.variant.keyless_rows)
         return step if data is None else data.refreshed(step)
 
     def kernel(
@@ -56,17 +57,25 @@ class FlashAttnOp(AttentionOp):
         if self._no_keys(plan):
             result, log_sum = torch.zeros_like(out), _nothing(lse, sinks)
         else:
-            call = Call(self.functions, self.spec, step, cache, q, out, sinks, alibi_slopes)
+            launched = q if step.source is None else q[step.source[:n]]
+            into = out if step.source is None else torch.empty_like(launched)
+            call = Call(self.functions, self.spec, step, cache, launched, into, sinks, alibi_slopes)
             made, log_sum = self.call(call)
-            if made is None:
-                return  # the library wrote into out
-            result = made
-        for target, values in ((out, result), (lse, log_sum)):
+            if made is None and into is out:
+                return  # the library wrote it
+            result = into if made is None else made
+            if log_sum is not None:  # of a NaN sum the libraries give that of a row without keys
+                log_sum = torch.where(result.isnan().any(-1), math.nan, log_sum)
+            if step.place is not None:
+                place = step.place[:n]
+                result, log_sum = result[place], None if log_sum is None else log_sum[place]
+        for target, values, nothing in ((out, result, 0.0), (lse, log_sum, -math.inf)):
             if target is None or values is None:
                 continue
+            if step.seen is not None:
+                values = torch.where(_as(step.seen[:n], target), values, nothing)
             if step.live is not None:
-                live = step.live[:n].view(-1, *[1] * (target.dim() - 1))
-                values = torch.where(live, values, target)
+                values = torch.where(_as(step.live[:n], target), values, target)
             target.copy_(values)
 
     def _no_keys(self, plan: Plan) -> bool:
@@ -91,6 +100,11 @@ class FlashAttnOp(AttentionOp):
                     f"rows that start at multiples of {ALIGNMENT} bytes; copy it to such memory",
                 )
             self._aligned.add(key)
+
+
+def _as(rows: Tensor, target: Tensor) -> Tensor:
+    """[n] made to broadcast over the other dimensions of target."""
+    return rows.view(-1, *[1] * (target.dim() - 1))
 
 
 def _nothing(lse: Tensor | None, sinks: Tensor | None) -> Tensor | None:

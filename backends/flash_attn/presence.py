@@ -32,31 +32,25 @@ class Absent(Exception):
 
 def installed_version(variant: Variant) -> str | None:
     """Version of the first distribution found, None when there is none."""
-    for name in variant.distributions:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    return next(filter(None, map(_version_or_none, variant.distributions)), None)
 
 
 def absent(variant: Variant) -> str | None:
     """Why the variant cannot be here, as a sentence, or None. Imports nothing of it."""
     found = installed_version(variant)
-    names = " or ".join(variant.distributions)
     if found is None:
-        return f"{names} is not installed; {variant.install}"
-    first, end = variant.known
+        return f"{' or '.join(variant.distributions)} is not installed; {variant.install}"
+    seen, (first, end) = _seen(variant), variant.known
     if not version_key(first) <= version_key(found) < version_key(end):
         return (
-            f"{names} {found} is installed, this adapter knows {first} up to, not including, {end}"
-            f"; install one of those"
+            f"{seen} is installed, this adapter knows {first} up to, not including, {end}; "
+            "install one of those"
         )
     if "+cpu" in found:
-        return f"{names} {found} is a build for CPUs; {variant.install}"
+        return f"{seen} is a build for CPUs; {variant.install}"
     if variant.extension and os.environ.get(TRITON_SWITCH) != "TRUE" and not _there(variant):
         return (
-            f"{names} {found} is installed without its compiled extension {variant.extension}; "
+            f"{seen} is installed without its compiled extension {variant.extension}; "
             f"{variant.install}"
         )
     return None
@@ -149,7 +143,8 @@ def _parameters(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def _seen(variant: Variant) -> str:
-    name = next(n for n in (*variant.distributions, variant.title) if _version_or_none(n))
+    """Name and version of the distribution that counts."""
+    name = next(n for n in variant.distributions if _version_or_none(n))
     return f"{name} {_version_or_none(name)}"
 
 

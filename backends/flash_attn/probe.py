@@ -47,8 +47,13 @@ def _fault(
     try:
         found = functions(variant)
         on = where(variant, device)
-        if variant is FA2:
-            return _ignored(found["flash_attn_with_kvcache"], on)
+        if variant is FA2 and (sentence := _ignored(found["flash_attn_with_kvcache"], on)):
+            return sentence
+        if torch.version.hip is not None:
+            return (
+                f"torch {torch.__version__} is built for ROCm, and what is promised here was read "
+                "from kernels for CUDA; use another backend, such as triton"
+            )
         return _other_kernels() if variant.distributions == ("torch",) else None
     except Absent as error:
         return str(error)

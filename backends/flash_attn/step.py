@@ -37,7 +37,12 @@ class Step:
     first     i64 [R]     its row of q, None when that is row r (decode)
     owner     i64 [n]     request of a row
     live      bool [n]    whether a row belongs to a request; None without a graph: all do
-    position  f32 [n]     p of a row; None unless the LSE must be moved by it (ALiBi)
+    position  f32 [n]     p of a launched row; None unless the LSE must be moved by it (ALiBi)
+
+    Rows that see no key are left out where the kernels cannot take them; cu_q counts the others:
+    seen      bool [n]    whether a row is launched; None: all are, in their order
+    source    i64 [n]     launched row -> row of q, 0 behind the last
+    place     i64 [n]     row -> launched row
     """
 
     rows: int
@@ -53,9 +58,15 @@ class Step:
     owner: Tensor | None = None
     live: Tensor | None = None
     position: Tensor | None = None
+    seen: Tensor | None = None
+    source: Tensor | None = None
+    place: Tensor | None = None
 
     @classmethod
-    def of(cls, batch: AttentionBatch, spec: AttentionSpec, limits: Limits) -> Step:
+    def of(
+        cls, batch: AttentionBatch, spec: AttentionSpec, limits: Limits, *, keyless_rows: bool
+    ) -> Step:
+        """keyless_rows: whether ragged kernels may be given rows that see no key."""
         captured = spec.graph is not Graph.NEVER
         max_q, max_k = _bounds(batch, spec, limits)
         # With UNIFORM or ANY a later step of the same launch may have more rows.
@@ -73,17 +84,36 @@ class Step:
         used = torch.where(counts > 0, keys, 0)
         step = cls(rows, max_q, max_k, decode, cu_q, table, cu_k, keys, used)
         shifted = origin_at_zero(spec, step)
-        if not (captured or shifted or (decode and rows != requests)):
+        dropping = not (keyless_rows or decode) and _keyless_rows(batch, spec, captured)
+        if not (captured or shifted or dropping or (decode and rows != requests)):
             return step
         row = torch.arange(rows, device=cu_q.device)
         owner = torch.searchsorted(cu_q[1:], row.int(), right=True).clamp_(max=max(requests - 1, 0))
         position = keys[owner] - cu_q[1:][owner] + row
+        live = row < cu_q[-1]
+        if dropping:
+            seen = live & (keys[owner] > 0)
+            if (right := _right(spec)) is not None:
+                seen &= position + right >= 0
+            step = step._with_only(seen, row)
+            position = position[step.source]
         return dataclasses.replace(
             step,
             owner=owner,
-            live=row < cu_q[-1] if captured else None,
+            live=live if captured else None,
             first=torch.where(counts > 0, cu_q[:-1], 0).long() if decode else None,
             position=position.float() if shifted else None,
+        )
+
+    def _with_only(self, seen: Tensor, row: Tensor) -> Step:
+        """The rows that are `seen`, moved together."""
+        before = torch.zeros(len(row) + 1, dtype=torch.int32, device=row.device)
+        torch.cumsum(seen, 0, dtype=torch.int32, out=before[1:])
+        place = before[:-1].long()
+        source = torch.zeros(len(row) + 1, dtype=torch.int64, device=row.device)
+        source[torch.where(seen, place, len(row))] = row
+        return dataclasses.replace(
+            self, cu_q=before[self.cu_q.long()], seen=seen, source=source[:-1], place=place
         )
 
     def refreshed(self, other: Step) -> Step:
@@ -116,6 +146,24 @@ def _requests(batch: AttentionBatch, captured: bool) -> tuple[Tensor, Tensor, Te
     asked = asked.to(starts.device)
     # Requests without rows do not move the others' rows.
     return torch.cat([starts[:1], starts[1:][asked]]), table[asked], keys[asked]
+
+
+def _right(spec: AttentionSpec) -> int | None:
+    """Keys to the right of a row that it sees, None: all."""
+    return 0 if spec.mask is Mask.CAUSAL else spec.window[1]
+
+
+def _keyless_rows(batch: AttentionBatch, spec: AttentionSpec, captured: bool) -> bool:
+    """Whether a row may see no key; by the host's lengths where these are exact and final."""
+    if captured or spec.async_lengths:
+        return True
+    assert batch.query_start_loc_host is not None
+    assert batch.seq_lens_host is not None
+    rows, keys = batch.query_start_loc_host.diff(), batch.seq_lens_host
+    without = keys == 0
+    if (right := _right(spec)) is not None:
+        without |= rows - keys > right
+    return bool((without & (rows > 0)).any())
 
 
 def _bounds(batch: AttentionBatch, spec: AttentionSpec, limits: Limits) -> tuple[int, int]:

@@ -39,6 +39,11 @@ CONVERTED = (
         "transposes, and turns +inf into -inf",
     ),
     (
+        "a row that meets a NaN has a NaN lse",
+        "out is NaN, the LSE that of a row without keys",
+        "makes the LSE NaN wherever out is",
+    ),
+    (
         "ALiBi counts from the row",
         "fa2 counts from key 0 when causal without a window",
         "moves the LSE by slope * position",
@@ -52,6 +57,11 @@ CONVERTED = (
         "requests may have no row",
         "fa2 packs heads as rows at max_seqlen_q = 1, and needs one row of each",
         "keeps max_seqlen_q at 2 or more, or gathers rows by index",
+    ),
+    (
+        "a row may see no key",
+        "fa2's ragged function and torch's write the LSE of 64 such rows outside its tensor",
+        "leaves them out: gathers q, scatters out, 0 and -inf for them",
     ),
     (
         "a request without rows has a garbage table",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-__all__ = ["Rules", "attend"]
+__all__ = ["Rules", "attend", "key_range", "starts_without_keys"]
 
 TILE_ROWS = 64
 
@@ -77,10 +77,21 @@ def key_range(rules: Rules, rows: int, keys: int, tile: int) -> range:
     return range(first, max(first, end))
 
 
+def starts_without_keys(rules: Rules, rows: int, keys: int) -> bool:
+    """Whether a kernel for ragged paged batches finds no key tile for the first tile of rows.
+
+    It then leaves early, and writes the LSE of these rows where that of a batch of equal lengths
+    would be: into other rows, or beyond the tensor (flash-attention issue 2842)."""
+    if rows == 0 or keys == 0:
+        return rows > 0
+    return (rules.causal or rules.local) and TILE_ROWS + keys - rows + rules.bounds[1] <= 0
+
+
 def attend(
     rules: Rules, q: Tensor, k: Tensor, v: Tensor, seen: range, keys: int
 ) -> tuple[Tensor, Tensor]:
-    """(out [rows, Hq, D], lse f64 [rows, Hq]); +inf is the LSE of a row without keys.
+    """(out [rows, Hq, D], lse f64 [rows, Hq]); +inf is the LSE of a row without keys, and of one
+    whose sum is NaN.
 
     q [rows, Hq, D]; k, v [len(seen), Hkv, D] are the keys `seen` of a request of `keys` keys."""
     rows, heads, dim = q.shape
@@ -112,5 +123,6 @@ def attend(
     rounded = weight.to(q.dtype).double().reshape(*shared, len(seen))
     mixed = torch.einsum("rhgn,nhd->rhgd", rounded, v.double()).reshape(rows, heads, dim)
     out = mixed / torch.where(total == 0, 1.0, total)[..., None]
-    lse = torch.where(total == 0, torch.inf, top[..., 0] + torch.log(total))
+    numberless = (total == 0) | total.isnan()
+    lse = torch.where(numberless, torch.inf, top[..., 0] + torch.log(total))
     return out.to(q.dtype), lse

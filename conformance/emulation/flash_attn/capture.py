@@ -62,12 +62,14 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def launched(kernel: Callable[P, R]) -> Callable[P, R]:
-    """A kernel: while something is captured, a call is recorded as one launch."""
+    """A kernel: while something is captured, a call is recorded as one launch. What it makes lies
+    on the CPU, whatever torch's default device is."""
 
     @functools.wraps(kernel)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         if not _active or _active[-1].inside:  # inside: an operator that is recorded itself
-            return kernel(*args, **kwargs)
+            with torch.device("cpu"):
+                return kernel(*args, **kwargs)
         with _disable_current_modes():
             result: R = _active[-1].launch(kernel, args, kwargs)
         return result

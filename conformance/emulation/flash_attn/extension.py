@@ -9,7 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pagedattn.conformance.emulation.flash_attn.attend import Rules, attend, key_range
+from pagedattn.conformance.emulation.flash_attn.attend import (
+    Rules,
+    attend,
+    key_range,
+    starts_without_keys,
+)
 from pagedattn.conformance.emulation.flash_attn.capture import launched
 
 __all__ = ["fwd_kvcache", "not_modelled", "varlen_fwd"]
@@ -93,6 +98,10 @@ def varlen_fwd(
         rows, keys = starts[r + 1] - starts[r], ends[r + 1] - ends[r]
         require(rows <= max_seqlen_q, "a request has more rows than max_seqlen_q")
         require(keys <= max_seqlen_k, "a request has more keys than max_seqlen_k")
+        require(
+            not starts_without_keys(rules, rows, keys),
+            f"{rows} rows of {keys} keys: the LSE of rows without keys is written elsewhere",
+        )
         if rows == 0:
             continue
         own = slice(starts[r], starts[r + 1])

@@ -28,7 +28,7 @@ from pagedattn.backends.flash_attn.step import Step
 from pagedattn.batch import KVCache
 from pagedattn.spec import AttentionSpec, Layout, Mask
 
-__all__ = ["compile_all", "main", "specs"]
+__all__ = ["calls", "compile_all", "main"]
 
 TARGET = {
     "FLASH_ATTENTION_ARCH": "sm_90",
@@ -37,16 +37,20 @@ TARGET = {
 }
 
 
-def specs() -> Iterator[AttentionSpec]:
-    """One per thing that makes another kernel."""
-    changes: tuple[dict[str, Any], ...] = (
-        {},
-        {"head_dim": 64, "dtype": torch.float16, "block_size": 32},
-        {"mask": Mask.FULL, "return_lse": True, "num_heads": 2},
-        {"softcap": 30.0, "layout": Layout.HND},
-        {"sinks": True, "return_lse": True, "block_size": 1},
+def calls() -> Iterator[tuple[AttentionSpec, int]]:
+    """Specs and the most rows of a request, which is 2 for decode: one per thing that may make
+    another kernel."""
+    changes: tuple[tuple[int, dict[str, Any]], ...] = (
+        (2, {}),
+        (300, {}),
+        (2, {"head_dim": 64, "dtype": torch.float16, "block_size": 32}),
+        (300, {"head_dim": 64, "num_heads": 2}),
+        (300, {"dtype": torch.float16, "head_dim": 96}),
+        (3, {"mask": Mask.FULL, "return_lse": True, "num_heads": 2}),
+        (3, {"softcap": 30.0, "layout": Layout.HND}),
+        (2, {"sinks": True, "return_lse": True, "block_size": 1}),
     )
-    for change in changes:
+    for longest, change in changes:
         plain: dict[str, Any] = {
             "num_heads": 8,
             "num_kv_heads": 2,
@@ -55,28 +59,30 @@ def specs() -> Iterator[AttentionSpec]:
             "dtype": torch.bfloat16,
             "scale": 0.088,
         }
-        yield AttentionSpec(**{**plain, **change})
+        yield AttentionSpec(**{**plain, **change}), longest
 
 
-def compile_all() -> Iterator[tuple[AttentionSpec, float]]:
-    """Each spec and the seconds that its kernel took. Raises Absent and the library's errors."""
+def compile_all() -> Iterator[tuple[AttentionSpec, int, float]]:
+    """Each call and the seconds that its kernel took. Raises Absent and the library's errors."""
     os.environ.update(TARGET)  # read when the library is imported
     found = functions(FA4)
-    for spec in specs():
+    for spec, longest in calls():
         start = time.perf_counter()
         with FakeTensorMode(allow_non_fake_inputs=True), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _call(spec, found)
-        yield spec, time.perf_counter() - start
+            _call(spec, longest, found)
+        yield spec, longest, time.perf_counter() - start
 
 
-def _call(spec: AttentionSpec, found: Any) -> None:
+def _call(spec: AttentionSpec, longest: int, found: Any) -> None:
     def lengths(n: int) -> torch.Tensor:
         return torch.empty(n, dtype=torch.int32, device="cuda")
 
-    q = torch.empty(5, spec.num_heads, spec.head_dim, dtype=spec.dtype, device="cuda")
+    rows = 3 * longest - 1
+    q = torch.empty(rows, spec.num_heads, spec.head_dim, dtype=spec.dtype, device="cuda")
     table = torch.empty(3, 4, dtype=torch.int32, device="cuda")
-    step = Step(5, 3, 67, False, lengths(4), table, lengths(4), lengths(3), lengths(3))
+    most = 4 * spec.block_size + longest
+    step = Step(rows, longest, most, False, lengths(4), table, lengths(4), lengths(3), lengths(3))
     sinks = torch.empty(spec.num_heads, device="cuda") if spec.sinks else None
     cache = KVCache.allocate(spec, 12, "cuda")
     out, lse = CALLS["fa4"](Call(found, spec, step, cache, q, torch.empty_like(q), sinks, None))
@@ -89,12 +95,13 @@ def _call(spec: AttentionSpec, found: Any) -> None:
 def main() -> int:
     """Print a line per kernel; 0 when all were made, 2 when the library is not here."""
     try:
-        for spec, seconds in compile_all():
+        for spec, longest, seconds in compile_all():
             options = [n for n in ("softcap", "sinks", "return_lse") if getattr(spec, n)]
             words = [spec.mask.value, spec.layout.value, *options]
             print(
                 f"sm_90 {str(spec.dtype).removeprefix('torch.')} head_dim {spec.head_dim} group "
-                f"{spec.group_size} page {spec.block_size} {' '.join(words)}: {seconds:.1f} s"
+                f"{spec.group_size} page {spec.block_size} rows {longest} {' '.join(words)}: "
+                f"{seconds:.1f} s"
             )
     except Absent as error:
         print(error, file=sys.stderr)

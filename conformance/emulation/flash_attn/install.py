@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from pagedattn.conformance.emulation.device import emulated_gpu
 from pagedattn.conformance.emulation.flash_attn import extension
 from pagedattn.conformance.emulation.flash_attn.capture import capture
 from pagedattn.device import DeviceInfo
@@ -19,14 +20,7 @@ __all__ = ["EXTENSION", "install"]
 
 EXTENSION = "flash_attn_2_cuda"
 
-DEVICE = DeviceInfo(
-    "cuda",
-    sm=(9, 0),
-    name="sm_90 emulated on the CPU",
-    num_sms=8,
-    shared_mem=232448,
-    real=True,
-)
+DEVICE = emulated_gpu(num_sms=8)
 
 
 def install() -> Emulation:

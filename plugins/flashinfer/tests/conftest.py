@@ -17,6 +17,7 @@ SM90 = pa.DeviceInfo("cuda", sm=(9, 0), name="sm_90 in a test", real=True)
 @pytest.fixture(autouse=True)
 def flashinfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer)
+    monkeypatch.setattr(module, "installed_version", lambda: "0.7.4")
     monkeypatch.setattr(module, "WORKSPACE_BYTES", 2**16)
     fake_flashinfer.CALLS.clear()
     module.fault.cache_clear()

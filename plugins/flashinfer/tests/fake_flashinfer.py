@@ -28,9 +28,9 @@ class _Wrapper:
         assert k_pool.stride() == v_pool.stride()
         if self.layout == "HND":
             k_pool, v_pool = k_pool.transpose(1, 2), v_pool.transpose(1, 2)
-        out = torch.empty_like(q) if out is None else out
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device) if out is None else out
         assert out.is_contiguous()
-        lse = torch.empty(q.shape[:2]) if lse is None else lse
+        lse = torch.empty(q.shape[:2], device=q.device) if lse is None else lse
         assert len(q) == starts[-1]
         page = k_pool.shape[1]
         assert page == self.page_size
@@ -48,9 +48,9 @@ class _Wrapper:
         score = torch.einsum("rhd,nhd->rhn", q, k) * self.sm_scale
         if self.cap:
             score = self.cap * torch.tanh(score / self.cap)
-        row = torch.arange(len(q))[:, None] + len(k) - len(q)
-        key = torch.arange(len(k))
-        keep = (key <= row) if self.causal else torch.ones(len(q), len(k), dtype=torch.bool)
+        row = torch.arange(len(q), device=q.device)[:, None] + len(k) - len(q)
+        key = torch.arange(len(k), device=q.device)
+        keep = (key <= row) if self.causal else torch.ones_like(key <= row)
         if self.left >= 0:
             keep = keep & (key >= row - self.left)
         score = score.masked_fill(~keep[:, None], -torch.inf)

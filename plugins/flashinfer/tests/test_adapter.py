@@ -130,12 +130,44 @@ def test_another_version_is_refused_with_what_it_lacks(
     assert "this adapter knows 0.6 to 0.7" in refusal.hint
 
 
-def test_an_import_that_crashes_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", ["0.5.3", "0.8.0", "1.0", "0.60.1"])
+def test_an_unknown_version_is_refused_with_those_that_are_known(
+    backend: FlashInferBackend, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    monkeypatch.setattr(module, "installed_version", lambda: version)
+    (refusal,) = pa.check(backend, spec_of(), backend.emulated.device)
+    assert (refusal.code, refusal.hint) == (
+        "unavailable",
+        f"flashinfer-python {version} is installed, this adapter knows 0.6 to 0.7; "
+        "install one of those",
+    )
+
+
+def test_a_distribution_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "installed_version", lambda: None)
+    assert module.fault() == "flashinfer-python is not installed; pip install one of 0.6 to 0.7"
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (SystemExit("no driver"), "SystemExit: no driver; reinstall it for this torch"),
+        (
+            ImportError("libcudart.so.12: cannot open shared object file"),
+            "ImportError: libcudart.so.12: cannot open shared object file "
+            f"(torch {torch.__version__} with CUDA {torch.version.cuda or 'none'}); "
+            "reinstall it for this torch",
+        ),
+    ],
+)
+def test_an_import_that_crashes_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, text: str
+) -> None:
     def crash(name: str) -> None:
-        raise SystemExit("no driver")
+        raise error
 
     monkeypatch.setattr(module.importlib, "import_module", crash)
-    assert module.fault() == ("importing flashinfer fails with SystemExit: no driver; reinstall it")
+    assert module.fault() == f"importing flashinfer-python 0.7.4 fails with {text}"
 
 
 def test_an_old_gpu_is_refused(backend: FlashInferBackend) -> None:

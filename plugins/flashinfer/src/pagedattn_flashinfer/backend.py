@@ -20,7 +20,8 @@ OLDEST_SM = (8, 0)
 WORKSPACE_BYTES = 128 * 2**20
 """What FlashInfer's documentation recommends for partial results of split keys."""
 
-KNOWN = "0.6 to 0.7"
+VERSIONS = ("0.6", "0.7")
+KNOWN = " to ".join(VERSIONS)
 NEEDED = {
     "BatchDecodeWithPagedKVCacheWrapper": {
         "__init__": ("float_workspace_buffer", "kv_layout", "use_tensor_cores", "backend"),
@@ -84,17 +85,31 @@ class FlashInferBackend(pa.AttentionBackend):
         }
 
 
+def installed_version() -> str | None:
+    """Of the distribution, None when there is none."""
+    try:
+        return metadata.version("flashinfer-python")
+    except metadata.PackageNotFoundError:
+        return None
+
+
 @cache
 def fault() -> str | None:
     """Why the installed flashinfer cannot be used, as a sentence, or None. It is imported here."""
+    version = installed_version()
+    if version is None:
+        return f"flashinfer-python is not installed; pip install one of {KNOWN}"
+    seen = f"flashinfer-python {version}"
+    if not version.startswith(tuple(f"{known}." for known in VERSIONS)):
+        return f"{seen} is installed, this adapter knows {KNOWN}; install one of those"
     try:
         module = importlib.import_module("flashinfer")
     except (Exception, SystemExit) as error:  # the plugin border: any package may be broken
-        return f"importing flashinfer fails with {type(error).__name__}: {error}; reinstall it"
-    try:
-        seen = f"flashinfer-python {metadata.version('flashinfer-python')}"
-    except metadata.PackageNotFoundError:
-        seen = "flashinfer of an unknown version"
+        text = f"importing {seen} fails with {type(error).__name__}: {error}"
+        if isinstance(error, ImportError):  # a dependency, a library of another CUDA
+            cuda = torch.version.cuda or "none"
+            text += f" (torch {torch.__version__} with CUDA {cuda})"
+        return f"{text}; reinstall it for this torch"
     for name, methods in NEEDED.items():
         wrapper = getattr(module, name, None)
         if wrapper is None:

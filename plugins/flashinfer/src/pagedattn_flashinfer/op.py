@@ -46,13 +46,17 @@ class FlashInferOp(pa.AttentionOp):
         on = batch.device
         planned.rows = None
         if step.rows is not None:
-            planned.rows = torch.tensor(step.rows, dtype=torch.int64).to(on, non_blocking=True)
+            planned.rows = self._sent(step.rows, on)
         if step.count:
-            entries = torch.tensor(step.entries, dtype=torch.int64).to(on, non_blocking=True)
+            entries = self._sent(step.entries, on)
             pages = planned.pages[: len(step.entries)]
             torch.index_select(batch.block_table.flatten(), 0, entries, out=pages)
             self._plan(self.wrappers[planned], step, pages)
         return planned
+
+    def _sent(self, numbers: tuple[int, ...], on: torch.device) -> Tensor:
+        made = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        return made.to(on, non_blocking=True)
 
     def _planned(self, batch: pa.AttentionBatch) -> Planned:
         wrapper = self.free.pop() if self.free else self._wrapper()
@@ -80,7 +84,7 @@ class FlashInferOp(pa.AttentionOp):
         """Lengths are given on the CPU, where the library reads them: nothing waits."""
         spec = self.spec
         qo, kv, last = (
-            torch.tensor(numbers, dtype=torch.int32)
+            torch.tensor(numbers, dtype=torch.int32, device="cpu")
             for numbers in (step.qo_indptr, step.kv_indptr, step.last_page_len)
         )
         shape = (spec.num_heads, spec.num_kv_heads, spec.head_dim, spec.block_size)
