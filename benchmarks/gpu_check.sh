@@ -13,7 +13,7 @@ cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 OUT=${1:-}
 BACKENDS=("${@:2}")
-[ ${#BACKENDS[@]} -gt 0 ] || BACKENDS=(triton cupy flash_attn flashinfer)
+[ ${#BACKENDS[@]} -gt 0 ] || BACKENDS=(triton cupy cupy:wgmma flash_attn flashinfer)
 SCRATCH=$(mktemp -d)
 trap 'rm -rf "$SCRATCH"' EXIT
 
@@ -35,8 +35,10 @@ if [ -z "$GPU" ]; then
 fi
 
 READY=$("$PYTHON" - "$OUT/backends.json" "${BACKENDS[@]}" <<'PY'
-import json, sys
+import json, sys, torch
 ready = {row["name"] for row in json.load(open(sys.argv[1])) if row["state"] == "ready"}
+if torch.cuda.get_device_capability() != (9, 0):
+    ready.discard("cupy:wgmma")  # for Hopper alone
 print(*(name for name in sys.argv[2:] if name in ready))
 PY
 )

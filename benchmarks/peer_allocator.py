@@ -50,7 +50,12 @@ class Operation:
     what: str
     make: Callable[[Side, Iterator[int]], Rounds]
     cache: bool = True
+    events: bool = False
     times: int = 1
+
+    def side(self, kind: type[Side]) -> Side:
+        """A side as it is measured."""
+        return kind(num_blocks=POOL, block_size=BLOCK_SIZE, cache=self.cache, events=self.events)
 
 
 def _fresh(ids: Iterator[int], blocks: int, more: int = 0) -> list[int]:
@@ -85,6 +90,21 @@ def _prefill(side: Side, ids: Iterator[int]) -> Rounds:
         tokens[:] = _fresh(ids, 1000)
 
     return Rounds(before, lambda: side.admit(0, side.prepare(0, list(tokens))))
+
+
+def _told(side: Side, ids: Iterator[int]) -> Rounds:
+    new, stored = _prefill(side, ids), list[int]()
+
+    def before() -> None:
+        assert stored in ([], [1000])
+        new.before()
+        side.drain()
+
+    def timed() -> None:
+        new.timed()
+        stored[:] = [side.drain()]
+
+    return Rounds(before, timed)
 
 
 def _close(side: Side, ids: Iterator[int]) -> Rounds:
@@ -145,11 +165,16 @@ def _life(side: Side, ids: Iterator[int]) -> Rounds:
 OPERATIONS = (
     Operation("decode", "a step of 256 sequences, mean of 16 steps", _decode, times=BLOCK_SIZE),
     Operation("decode-nc", "the same, no prefix cache", _decode, cache=False, times=BLOCK_SIZE),
-    Operation("prefill", "a new prompt of 1,000 blocks, hashed and published", _prefill),
-    Operation("prefill-nc", "the same, no prefix cache", _prefill, cache=False),
+    Operation("prefill", "a new prompt of 1,000 blocks, published", _prefill),
+    Operation("prefill-events", "the same, its events drained", _told, events=True),
+    Operation("prefill-nc", "a new prompt, no prefix cache", _prefill, cache=False),
     Operation("hit-100", "a prompt of 100 cached blocks", _hit(100, prepared=False)),
     Operation("hit-1000", "a prompt of 1,000 cached blocks", _hit(1000, prepared=False)),
-    Operation("hit-1000-hashed", "the same, hashed beforehand", _hit(1000, prepared=True)),
+    Operation(
+        "hit-1000-hashed",
+        "the same, the peer's hashes computed beforehand",
+        _hit(1000, prepared=True),
+    ),
     Operation("close", "a sequence of 1,000 cached blocks ends", _close),
     Operation("close-nc", "the same, no prefix cache", _close, cache=False),
     Operation("branch", "a second sample after 1,608 tokens", _branch),
@@ -160,7 +185,7 @@ OPERATIONS = (
 def _compare(operation: Operation, sides: list[type[Side]], *, full: bool) -> None:
     rounds: list[Rounds] = []
     for kind in sides:
-        side, ids = kind(num_blocks=POOL, block_size=BLOCK_SIZE, cache=operation.cache), count()
+        side, ids = operation.side(kind), count()
         if full:
             fill(side, ids)
         rounds.append(operation.make(side, ids))

@@ -5,13 +5,14 @@
     decode(seqs, token)    a slot for one more token of each sequence; full blocks are published
     branch(parent, child)  a second sequence after the parent's tokens, ready for its own next token
     finish(seq)            the blocks come back
+    drain()                what changed in the cache since the last call, where events are on
 
 vLLM is optional: peers() says why it is not there. It is used as it is installed, through the calls
 that its scheduler makes, in its order: get_computed_blocks(), allocate_slots(), free(). Three
 differences of the two are not made up for. Ours gives slots and copies with the blocks, there the
 worker computes slots later. There hashes are computed with the request, from which content is found
-by hash alone; ours compares tokens. There is no fork: parallel samples are requests of their own,
-which find their prompt as a prefix.
+by hash alone; ours compares tokens, and hashes when events are drained. There is no fork: parallel
+samples are requests of their own, which find their prompt as a prefix.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pagedattn import registry
+from pagedattn.allocator import EventKind
 
 __all__ = ["Paged", "Side", "Vllm", "peers"]
 
@@ -36,7 +38,9 @@ class Side(ABC):
     name: ClassVar[str]
 
     @abstractmethod
-    def __init__(self, *, num_blocks: int, block_size: int, cache: bool) -> None: ...
+    def __init__(
+        self, *, num_blocks: int, block_size: int, cache: bool, events: bool = False
+    ) -> None: ...
 
     @abstractmethod
     def prepare(self, seq: int, tokens: list[int]) -> Any:
@@ -58,13 +62,19 @@ class Side(ABC):
     def finish(self, seq: int) -> None:
         """The sequence ends."""
 
+    @abstractmethod
+    def drain(self) -> int:
+        """Take the events; how many blocks were stored."""
+
 
 class Paged(Side):
     """Ours."""
 
     name = "paged"
 
-    def __init__(self, *, num_blocks: int, block_size: int, cache: bool) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, cache: bool, events: bool = False
+    ) -> None:
         self.allocator = registry.allocator(
             num_blocks=num_blocks, block_size=block_size, prefix_cache=cache
         )
@@ -90,13 +100,19 @@ class Paged(Side):
     def finish(self, seq: int) -> None:
         self.allocator.close(seq)
 
+    def drain(self) -> int:
+        events = self.allocator.drain_events()
+        return sum(event.kind is EventKind.STORED for event in events)
+
 
 class Vllm(Side):
     """vLLM's KVCacheManager with one group of full attention and its default hash."""
 
     name = "vllm"
 
-    def __init__(self, *, num_blocks: int, block_size: int, cache: bool) -> None:
+    def __init__(
+        self, *, num_blocks: int, block_size: int, cache: bool, events: bool = False
+    ) -> None:
         specs, utils = _vllm("kv_cache_interface"), _vllm("core.kv_cache_utils")
         sha256 = _vllm("", "utils.hashing").sha256
         utils.init_none_hash(sha256)
@@ -113,11 +129,13 @@ class Vllm(Side):
             scheduler_block_size=block_size,
             hash_block_size=block_size,
             enable_caching=cache,
+            enable_kv_cache_events=events,
         )
         self._hasher = utils.get_request_block_hasher(block_size, sha256) if cache else None
         self._request = _vllm("request").Request
         self._sampling = _vllm("", "sampling_params").SamplingParams(max_tokens=_NO_LIMIT)
         self._requests: dict[int, Any] = {}
+        self._block_size = block_size
 
     def prepare(self, seq: int, tokens: list[int]) -> Any:
         return self._request(str(seq), tokens, self._sampling, None, block_hasher=self._hasher)
@@ -144,6 +162,10 @@ class Vllm(Side):
 
     def finish(self, seq: int) -> None:
         self._manager.free(self._requests.pop(seq))
+
+    def drain(self) -> int:
+        events = self._manager.take_events()
+        return sum(len(getattr(event, "token_ids", ())) // self._block_size for event in events)
 
 
 def peers() -> dict[str, type[Side] | str]:

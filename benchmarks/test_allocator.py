@@ -24,7 +24,7 @@ import pytest
 
 from pagedattn.allocator import BlockAllocator, Prefix
 from pagedattn.benchmarks.audit.contender import contenders
-from pagedattn.benchmarks.peer_allocator import BLOCK_SIZE, OPERATIONS, POOL, Operation, fill
+from pagedattn.benchmarks.peer_allocator import BLOCK_SIZE, OPERATIONS, Operation, fill
 from pagedattn.benchmarks.peer_sides import Paged, peers
 
 SIZES = {"1k": 1_024, "10k": 10_240, "100k": 102_400, "1m": 1_024_000}  # multiples of RUNNING
@@ -158,7 +158,7 @@ def test_allocator_side(benchmark: Any, name: str, operation: Operation, full: b
         pytest.skip(f"{name} is not to be had: {kind}")
     if full and not operation.cache:
         pytest.skip("without a prefix cache no pool is full of prefixes")
-    side, ids = kind(num_blocks=POOL, block_size=BLOCK_SIZE, cache=operation.cache), count()
+    side, ids = operation.side(kind), count()
     if full:
         fill(side, ids)
     rounds = operation.make(side, ids)

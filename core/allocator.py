@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -157,11 +157,23 @@ class AllocatorStats:
 class EvictionPolicy(ABC):
     """Chooses which reclaimable block goes next. It sees only blocks that nobody owns.
 
-    Every method is O(log n) or better in the number of reclaimable blocks. Within one release
-    (equal age) deeper blocks go first; a higher `priority` stays longer whatever its age.
+    Every method is O(log n) or better in the number of reclaimable blocks, those for many blocks
+    as much for each. Within one release (equal age) deeper blocks go first; a higher `priority`
+    stays longer whatever its age.
+
+    add_all, remove_all and pop_many say at once what the single calls say block by block, and by
+    default make these. A class that overrides a single call and not its form for many inherits the
+    default of the latter, not the one of a class that knows nothing of the change.
     """
 
     name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for one, many in (("add", "add_all"), ("remove", "remove_all"), ("pop", "pop_many")):
+            definer = next(base for base in cls.__mro__ if {one, many} & vars(base).keys())
+            if many not in vars(definer):
+                setattr(cls, many, vars(EvictionPolicy)[many])
 
     @abstractmethod
     def add(self, block: int, *, key: bytes, depth: int, priority: int) -> None:
@@ -181,8 +193,28 @@ class EvictionPolicy(ABC):
     def __len__(self) -> int:
         """Blocks that pop() could return one after the other."""
 
+    def add_all(
+        self, blocks: Sequence[int], *, priority: int, content: Callable[[int], tuple[bytes, int]]
+    ) -> None:
+        """add() for blocks that were released together, deepest first. content(block) is the key
+        and the depth of one of them: who needs no key does not ask, and it is not computed."""
+        for block in blocks:
+            key, depth = content(block)
+            self.add(block, key=key, depth=depth, priority=priority)
+
+    def remove_all(self, blocks: Sequence[int]) -> None:
+        """remove() for each of `blocks`."""
+        for block in blocks:
+            self.remove(block)
+
+    def pop_many(self, n: int) -> Iterable[int]:
+        """What the next n calls of pop() would return, n <= len(self)."""
+        for _ in range(n):
+            yield self.pop()
+
     def hit(self, key: bytes) -> None:  # noqa: B027 - optional
-        """A lookup found the block stored under `key` (owned or not); for frequency policies."""
+        """A lookup found the block stored under `key` (owned or not); for frequency policies. Where
+        a policy does not override it, no key is computed for it and it is not called."""
 
     def clear(self) -> None:
         """Forget every block."""

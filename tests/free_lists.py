@@ -75,6 +75,8 @@ class _LettingGo(BlockPool):
 
     def stage(self, n: int, sequences: int) -> None:
         super().stage(n, 1)
+        self.room.add_all(self._loose)
+        self._loose = []
 
 
 def _over(free_list: type[Runs], *, cache: bool) -> Make:

@@ -27,6 +27,7 @@ def test_operations_are_what_they_say(operation: Operation) -> None:
         # a block and seq % 16 tokens, then 32 steps
         "decode": ({seq: 3 + (seq % 16 > 0) for seq in range(256)}, 256),
         "prefill": ({0: 1000}, 2),
+        "prefill-events": ({0: 1000}, 2),
         "hit-100": ({0: 101, 1: 101}, 3),
         "hit-1000": ({0: 1001, 1: 1001}, 3),
         "hit-1000-hashed": ({0: 1001, 1: 1001}, 3),

@@ -11,7 +11,7 @@ And eviction happens only when append needs a block and the free list has none.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from pagedattn.allocator import (
@@ -37,7 +37,6 @@ from pagedattn.errors import AllocatorError, OutOfBlocks
 __all__ = ["PagedAllocator"]
 
 _MAX_BLOCKS = 2**31  # block ids are int32 in block tables
-_PIECE = 16  # blocks of a prompt that are packed at once
 
 
 class PagedAllocator(BlockAllocator):
@@ -48,7 +47,8 @@ class PagedAllocator(BlockAllocator):
     policy        an EvictionPolicy of its own, or what makes one; default LRU
     prefix_cache  False: nothing is found again, commit() only counts and looks at no token, pin()
                   is refused
-    hash_fn       names content in events; default SHA-256. Hits are exact whatever it returns.
+    hash_fn       names content, for events and for policies that look at keys, once either asks;
+                  default SHA-256. Hits are exact whatever it returns.
 
     Blocks that only a pin holds (pinned, then closed) are counted as `reserved`.
     """
@@ -73,6 +73,9 @@ class PagedAllocator(BlockAllocator):
         if hash_fn is not None and not callable(hash_fn):
             raise ValueError(f"hash_fn must map bytes to bytes, not {hash_fn!r}")
         self._policy = eviction_policy(policy)
+        # None: the policy does not listen, and no key need be computed for it.
+        listens = getattr(self._policy.hit, "__func__", None) is not EvictionPolicy.hit
+        self._hit = self._policy.hit if listens else None
         self._prefix_cache = prefix_cache
         self._index = self._index_type(self.block_size, hash_fn)
         self._pool = self._pool_type(self.num_blocks, self._policy, self._index)
@@ -101,20 +104,14 @@ class PagedAllocator(BlockAllocator):
         if not isinstance(namespace, bytes):
             raise ValueError(f"sequence {seq}: namespace must be bytes, not {namespace!r}")
         priority = integer("priority", priority)
-        tip = self._index.root(namespace)
-        found: list[Node] = []
-        if self._prefix_cache:
-            for packed in self._lookup(tokens):
-                node = self._index.find(tip, packed)
-                if node is None or node.block < 0:
-                    break
-                found.append(node)
-                tip = node
+        root = self._index.root(namespace)
+        found = self._index.match(root, tokens) if self._prefix_cache else []
+        if self._hit is not None:
+            for key in [self._index.key_of(node) for node in found]:
+                self._hit(key)
         table = [node.block for node in found]
-        for node in found:
-            self._policy.hit(node.key)
-        for block in table:
-            self._pool.share(block, priority)
+        self._pool.share(table, priority)
+        tip = found[-1] if found else root
         self._index.hold(tip)
         hit = len(table) * self.block_size
         self._sequences[seq] = SequenceState(
@@ -135,10 +132,10 @@ class PagedAllocator(BlockAllocator):
         if self._prefix_cache:
             packed, full = state.tail + pack(tokens), self.block_size * TOKEN_BYTES
             if len(packed) >= full:
-                end = len(packed) - len(packed) % full
-                for start in range(0, end, full):
-                    self._publish_next(state, packed[start : start + full])
-                packed = packed[end:]
+                column = state.tip.depth + 1
+                blocks = state.table[column : column + len(packed) // full]
+                state.tip = self._index.publish(state.tip, packed, blocks)
+                packed = packed[len(blocks) * full :]
             state.tail = packed
         state.committed = committed
 
@@ -159,8 +156,7 @@ class PagedAllocator(BlockAllocator):
         tip, tail = self._cut_content(state, length)
         state.spare = 0  # the last block may have two holders now
         table = state.table[: self._columns(length)]
-        for block in table[state.released :]:
-            self._pool.share(block, state.priority)
+        self._pool.share(table[state.released :], state.priority)
         self._index.hold(tip)
         self._sequences[child] = SequenceState(
             table=table,
@@ -305,17 +301,6 @@ class PagedAllocator(BlockAllocator):
     def _columns(self, length: int) -> int:
         return -(-length // self.block_size)
 
-    def _lookup(self, tokens: Sequence[int]) -> Iterator[bytes]:
-        """The full blocks of a prompt, packed, without its last token: its logits are wanted.
-
-        A prompt is packed piece by piece, as far as its blocks are found."""
-        end = (len(tokens) - 1) // self.block_size * self.block_size
-        width, step = self.block_size * TOKEN_BYTES, self.block_size * _PIECE
-        for start in range(0, end, step):
-            piece = pack(tokens[start : min(start + step, end)])
-            for at in range(0, len(piece), width):
-                yield piece[at : at + width]
-
     def _plan(self, wants: Mapping[int, int]) -> tuple[int, set[int]]:
         """Blocks that append_many(wants) takes, and the sequences that copy their last block.
 
@@ -373,19 +358,9 @@ class PagedAllocator(BlockAllocator):
             copies,
         )
 
-    def _publish_next(self, state: SequenceState, tokens: bytes) -> None:
-        tip = state.tip
-        node = self._index.child(tip, tokens)
-        node.users += 1  # the end of the sequence moves on from `tip`, which the node now holds
-        tip.users -= 1
-        state.tip = node
-        block = state.table[node.depth]
-        if block >= 0:
-            self._index.publish(block, node)
-
     def _unpublish(self, block: int) -> None:
         if block in self._index.node_of:
-            self._index.unpublish(block)
+            self._index.unpublish((block,))
 
     def _cut_content(self, state: SequenceState, length: int) -> tuple[Node, bytes]:
         if not self._prefix_cache:
@@ -402,7 +377,7 @@ def _slots(blocks: list[int], offset: int, n: int, size: int) -> Sequence[int]:
     if not n:
         return range(0)
     first, count = blocks[0], len(blocks)
-    if count == 1 or blocks == list(range(first, first + count)):
+    if blocks[-1] - first == count - 1 and blocks == sorted(blocks):  # ids are distinct
         return range(first * size + offset, first * size + offset + n)
     slots: list[int] = []
     for block in blocks:

@@ -15,8 +15,9 @@ are the room from which sequences are served: there is a choice, so that tables 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from itertools import groupby, islice, repeat
 from typing import ClassVar
 
 from pagedattn.allocator import EvictionPolicy
@@ -40,11 +41,12 @@ class BlockPool:
     def __init__(self, num_blocks: int, policy: EvictionPolicy, index: PrefixIndex) -> None:
         self.total = num_blocks
         self.policy, self.index = policy, index
-        self.refs = Counts()  # tables that hold the block: the live ones only
+        self.refs = Counter[int]()  # tables that hold the block: the live ones only
         self.pins = Counts()
         self.priority = Counts()  # highest of those that held the block since it was free
         self.reserved = self.reclaimable = self.evicted = 0
         self.staged = OrderedDict[int, None]()  # in the policy's order
+        self._loose: list[int] = []  # evicted for the append at hand, not in the room yet
         self._staged_priority: int = 0  # of the blocks that are staged beyond need
         # Blocks that the policy has, by priority; those of priority 0 are all the others.
         self._ranked, self._ranked_in_all = Counts(), 0
@@ -71,27 +73,29 @@ class BlockPool:
         # A small pool, or one sequence alone, follows the policy to the letter.
         choice = min(_CHOICE * (sequences - 1), max(0, self.total - 256) // 32)
         short = n - len(self.room)
-        found: list[int] = []
-        alike = True
-        try:
-            for i in range(short + choice):
-                # What is staged beyond need is of one priority, so that any of it may go first.
-                if i >= short and not (alike and self._has(self._staged_priority)):
-                    break
-                block = self._pop()
-                priority = self.priority.get(block, 0)
-                if priority != self._staged_priority:
-                    alike = alike and not self.staged
-                    self._staged_priority = priority
-                self.staged[block] = None
-                found.append(block)
-        finally:
-            self.room.add_all(found)
+        if choice <= 0:
+            if short > 0:
+                self._loose = self._evict(short)
+            return
+        alike, more = True, choice + min(short, 0)
+        if short > 0:
+            alike = self._stage(self._pop(short))
+        # What is staged beyond need is of one priority, so that any of it may go first.
+        while alike and (step := min(more, self._left(self._staged_priority))) > 0:
+            step = 1 if self._ranked else step
+            alike = self._stage(self._pop(step))
+            more -= step
 
     def take(self, n: int, priority: int, after: int, sequences: int) -> list[int]:
         """n blocks for one table whose last one is `after` (-1: it has none): the ids that follow
         `after` where they are to be had. `sequences` share the room. stage() made it."""
         room, blocks = self.room, list[int]()
+        if self._loose:
+            if len(self._loose) == n and not room:  # there is nothing to choose from
+                blocks, n = sorted(self._loose), 0
+            else:
+                room.add_all(self._loose)
+            self._loose = []
         while n:
             start, length = after + 1, room.length.get(after + 1, 0) if after >= 0 else 0
             if not length:
@@ -101,12 +105,12 @@ class BlockPool:
             blocks += range(start, start + length)
             n -= length
             after = start + length - 1
-        if staged := self.staged:
-            for block in blocks:
-                if block in staged:
-                    del staged[block]
-                    self._forget(block)
-        self.refs.update(dict.fromkeys(blocks, 1))
+        if self.staged:
+            staged = [block for block in blocks if block in self.staged]
+            for block in staged:
+                del self.staged[block]
+            self._forget(staged)
+        self.refs.update(blocks)
         if priority:
             self.priority.update(dict.fromkeys(blocks, priority))
         return blocks
@@ -124,35 +128,39 @@ class BlockPool:
             return self.room.fit(n)
         return self.room.fit(n if n > 1 else max(1, share // 2))
 
-    def share(self, block: int, priority: int) -> None:
-        """One more table holds `block`, which is live, reserved or reclaimable."""
-        holders = self.refs.get(block, 0)
-        if not holders:
-            if block in self.pins:
-                self.reserved -= 1
-            else:
-                self._keep(block)
-                self.reclaimable -= 1
-        self.refs[block] = holders + 1
-        if priority > self.priority.get(block, 0):
-            self.priority[block] = priority
+    def share(self, blocks: Sequence[int], priority: int) -> None:
+        """One more table holds each of `blocks`, which are live, reserved or reclaimable."""
+        fresh = [block for block in blocks if block not in self.refs]
+        self.refs.update(blocks)
+        if fresh:
+            idle = [block for block in fresh if block not in self.pins] if self.pins else fresh
+            self.reserved -= len(fresh) - len(idle)
+            self.reclaimable -= len(idle)
+            self._keep(idle)
+        if priority > 0 or self.priority:
+            for block in blocks:
+                if priority > self.priority.get(block, 0):
+                    self.priority[block] = priority
 
     def drop(self, blocks: Sequence[int]) -> None:
         """One table less holds each of `blocks`, the deepest of which comes first."""
         refs, pins, node_of = self.refs, self.pins, self.index.node_of
-        freed: list[int] = []
-        for block in blocks:
-            holders = refs[block]
-            if holders > 1:
-                refs[block] = holders - 1
-                continue
-            refs.pop(block, None)
-            if block in pins:
-                self.reserved += 1
-            elif block in node_of:
-                self._retire(block)
-            else:
-                freed.append(block)
+        holders = list(map(refs.pop, blocks, repeat(0)))
+        if holders.count(1) < len(blocks):
+            held = list(zip(blocks, holders, strict=True))
+            for block, n in held:
+                if n > 1:
+                    refs[block] = n - 1
+            blocks = [block for block, n in held if n <= 1]
+        if pins:
+            last, blocks = blocks, [block for block in blocks if block not in pins]
+            self.reserved += len(last) - len(blocks)
+        idle = list(filter(node_of.__contains__, blocks))
+        freed: Sequence[int] = ()
+        if len(idle) < len(blocks):
+            freed = [block for block in blocks if block not in node_of]
+        if idle:
+            self._retire(idle)
         if freed:
             if self.priority:
                 for block in freed:
@@ -170,7 +178,7 @@ class BlockPool:
             del self.pins[block]
             if block not in self.refs:
                 self.reserved -= 1
-                self._retire(block)
+                self._retire((block,))
 
     def shared(self, block: int, gone: int = 0) -> bool:
         """Whether someone else would miss what a holder overwrites, `gone` holders having left."""
@@ -179,23 +187,21 @@ class BlockPool:
     def evict(self, n: int) -> int:
         """Free up to n reclaimable blocks; returns how many."""
         count = max(0, min(n, self.reclaimable))
-        for _ in range(count):
-            if self.staged:
-                block = next(iter(self.staged))
-                del self.staged[block]
-            else:
-                block = self._pop()
-                self.room.add(block)
-            self._forget(block)
+        blocks = list(islice(self.staged, count))
+        if count > len(blocks):
+            self.room.add_all(self._evict(count - len(blocks)))
+        for block in blocks:
+            del self.staged[block]
+        self._forget(blocks)
         return count
 
     def resize(self, num_blocks: int) -> int:
         """Grow, or shrink down to the last held block; returns the new total. O(blocks in use)."""
         held = max(max(self.refs, default=-1), max(self.pins, default=-1))
         new, old = max(num_blocks, held + 1), self.total
-        for block in sorted(block for block in self.index.node_of if block >= new):
-            self._keep(block)
-            self._forget(block)
+        gone = sorted(block for block in self.index.node_of if block >= new)
+        self._keep(gone)
+        self._forget(gone)
         if new > old:
             self.room.add(old, new - old)
         else:
@@ -219,32 +225,76 @@ class BlockPool:
         self._ranked.clear()
         self._ranked_in_all = 0
 
-    def _pop(self) -> int:
-        block = self.policy.pop()
-        if block in self.staged or not self._is_reclaimable(block):
-            raise AllocatorError(
-                f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
-                "given or which was taken from it: the policy is broken"
-            )
-        if self._ranked:
-            self._gone(block)
-        return block
+    def _evict(self, n: int) -> list[int]:
+        """n blocks that the policy has are free; they are not in the room yet."""
+        found = self._pop(n)
+        self._forget(found)
+        return found
 
-    def _is_reclaimable(self, block: int) -> bool:
-        held = block in self.refs or block in self.pins
-        return not held and block in self.index.node_of
+    def _pop(self, n: int) -> list[int]:
+        """The next n blocks of the policy. AllocatorError when it has no right to one of them; the
+        others are staged then."""
+        found: list[int] = []
+        try:
+            found.extend(self.policy.pop_many(n))  # keeps what came before an error
+            if len(found) != n or not self._may_go(found):
+                raise self._broken(found, n)
+        except BaseException:
+            found = [block for block in dict.fromkeys(found) if self._may_go((block,))]
+            self._gone(found)
+            if found:
+                self._stage(found)
+            raise
+        self._gone(found)
+        return found
 
-    def _retire(self, block: int) -> None:
-        """A published block that nobody holds any more is reclaimable."""
-        node, priority = self.index.node_of[block], self.priority.get(block, 0)
-        assert node is not None, f"block {block} is not published"
-        if self.staged and priority < self._staged_priority:
+    def _may_go(self, blocks: Sequence[int]) -> bool:
+        """Whether the policy was given all of these and has given up none of them before."""
+        once = set(blocks)
+        return (
+            len(once) == len(blocks)
+            and self.index.node_of.keys() >= once
+            and self.refs.keys().isdisjoint(once)
+            and self.pins.keys().isdisjoint(once)
+            and self.staged.keys().isdisjoint(once)
+        )
+
+    def _broken(self, found: list[int], n: int) -> AllocatorError:
+        """Why `found` are not the n blocks that the policy was asked for."""
+        for i, block in enumerate(found):
+            if block in found[:i] or not self._may_go((block,)):
+                return AllocatorError(
+                    f"eviction policy {self.policy.name!r} chose block {block}, which it was not "
+                    "given or which was taken from it: the policy is broken"
+                )
+        return AllocatorError(
+            f"eviction policy {self.policy.name!r} gave {len(found)} blocks of {n}: it is broken"
+        )
+
+    def _stage(self, blocks: Sequence[int]) -> bool:
+        """Put by what the policy gave up; whether all that is staged is of one priority."""
+        levels = [self.priority.get(block, 0) for block in blocks] if self.priority else [0]
+        alike = len({*levels, self._staged_priority} if self.staged else {*levels}) == 1
+        self._staged_priority = levels[-1]
+        self.staged.update(dict.fromkeys(blocks))
+        self.room.add_all(blocks)
+        return alike
+
+    def _retire(self, blocks: Sequence[int]) -> None:
+        """Published blocks that nobody holds any more are reclaimable; the deepest comes first."""
+        if not self.priority:
+            levels = [(0, blocks)]
+        else:
+            by_level = groupby(blocks, key=lambda block: self.priority.get(block, 0))
+            levels = [(priority, list(group)) for priority, group in by_level]
+        if self.staged and min(priority for priority, _ in levels) < self._staged_priority:
             self._unstage()
-        self.reclaimable += 1
-        if priority:
-            self._ranked[priority] += 1
-            self._ranked_in_all += 1
-        self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
+        self.reclaimable += len(blocks)
+        for priority, group in levels:
+            if priority:
+                self._ranked[priority] += len(group)
+                self._ranked_in_all += len(group)
+            self.policy.add_all(group, priority=priority, content=self.index.describe)
 
     def _unstage(self) -> None:
         """The policy gets back what is staged: it outlives a block that came after it."""
@@ -253,34 +303,40 @@ class BlockPool:
         self.reclaimable -= len(blocks)
         for block in blocks:
             self.room.remove(block)
-            self._retire(block)
+        self._retire(blocks)
 
-    def _has(self, priority: int) -> bool:
-        """Whether the policy has a block of that priority."""
+    def _left(self, priority: int) -> int:
+        """Blocks of that priority that the policy has."""
         if priority:
-            return priority in self._ranked
-        return self.reclaimable - len(self.staged) > self._ranked_in_all
+            return self._ranked.get(priority, 0)
+        return self.reclaimable - len(self.staged) - self._ranked_in_all
 
-    def _gone(self, block: int) -> None:
-        """The policy has one block less."""
-        if priority := self.priority.get(block, 0):
-            self._ranked[priority] -= 1
-            self._ranked_in_all -= 1
-            if not self._ranked[priority]:
-                del self._ranked[priority]
+    def _gone(self, blocks: Sequence[int]) -> None:
+        """The policy does not have these any more."""
+        if not self._ranked:
+            return
+        for block in blocks:
+            if priority := self.priority.get(block, 0):
+                self._ranked[priority] -= 1
+                self._ranked_in_all -= 1
+                if not self._ranked[priority]:
+                    del self._ranked[priority]
 
-    def _keep(self, block: int) -> None:
-        """A reclaimable block is not up for eviction any more."""
-        if block in self.staged:
-            del self.staged[block]
-            self.room.remove(block)
-        else:
-            self.policy.remove(block)
-            if self._ranked:
-                self._gone(block)
+    def _keep(self, blocks: Sequence[int]) -> None:
+        """Reclaimable blocks are not up for eviction any more."""
+        if self.staged:
+            staged = [block for block in blocks if block in self.staged]
+            blocks = [block for block in blocks if block not in self.staged]
+            for block in staged:
+                del self.staged[block]
+                self.room.remove(block)
+        self.policy.remove_all(blocks)
+        self._gone(blocks)
 
-    def _forget(self, block: int) -> None:
-        self.index.unpublish(block)
-        self.priority.pop(block, None)
-        self.reclaimable -= 1
-        self.evicted += 1
+    def _forget(self, blocks: Sequence[int]) -> None:
+        """Reclaimable blocks lose their content."""
+        self.index.unpublish(blocks)
+        for block in blocks if self.priority else ():
+            self.priority.pop(block, None)
+        self.reclaimable -= len(blocks)
+        self.evicted += len(blocks)

@@ -1,17 +1,21 @@
 """The allocator suite: directed cases and random walks against a shadow model.
 
 The subject of every case is a factory, `make(num_blocks=, block_size=, **options)`, that returns a
-fresh BlockAllocator; the one option used is hash_fn, and only to plant hash collisions. Torch is
-imported by the end-to-end cases alone, when they run.
+fresh BlockAllocator; the options used are hash_fn, only to plant hash collisions, and policy, only
+to see what a policy is told. Torch is imported by the end-to-end cases alone, when they run.
 """
 
 from pagedattn.conformance.allocator import (
     appending,
     end_to_end,
     eviction,
+    failing,
     forking,
     growth,
+    identity,
+    keeping,
     lifecycle,
+    policies,
     pooling,
     prefix,
     stateful,
@@ -27,7 +31,11 @@ ALLOCATOR_CASES: tuple[Case, ...] = (
     *prefix.CASES,
     *forking.CASES,
     *eviction.CASES,
+    *policies.CASES,
     *pooling.CASES,
+    *identity.CASES,
+    *keeping.CASES,
+    *failing.CASES,
     *walk.CASES,
     *stateful.CASES,
     *end_to_end.CASES,

@@ -157,8 +157,8 @@ def _growth(name: str, make: Factory) -> dict[str, Any]:
 
 
 def _long_prompt(make: Factory) -> dict[str, Any]:
-    """commit() of a prompt costs as much per block when the prompt is long: a block's identity is
-    computed from its parent's, not from the whole prefix."""
+    """A block of a prompt costs as much when the prompt is long, its event included: its identity
+    is computed from its parent's, not from the whole prefix."""
     counts = []
     for blocks in (16, 512):
         try:
@@ -172,6 +172,7 @@ def _long_prompt(make: Factory) -> dict[str, Any]:
         alloc.append(1, len(tokens))
         spent = operations(partial(alloc.commit, 1, tokens))
         spent += operations(partial(alloc.open, 2, tokens))
+        spent += operations(alloc.drain_events)
         counts.append(spent / blocks)
     must(
         counts[1] <= MOST_GROWTH * counts[0] + SLACK,

@@ -1,7 +1,7 @@
 """Planted bugs: allocators that are wrong in one small, plausible way each.
 
 They test the suite. tests/test_allocator_mutants.py names the case that kills each of them. More of
-them are in allocator_costs.py and allocator_identity.py.
+them are in allocator_costs.py, allocator_identity.py and allocator_lapses.py.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pagedattn.backends.allocators.prefix import Node, PrefixIndex, pack
 from pagedattn.conformance.mutants import (
     allocator_costs as _costs,  # noqa: F401 - they enter themselves into PLANTED
     allocator_identity as _identity,  # noqa: F401
+    allocator_lapses as _lapses,  # noqa: F401
 )
 from pagedattn.conformance.mutants.allocator_garden import PLANTED, AllocatorMutant, Blind, plant
 from pagedattn.errors import OutOfBlocks
@@ -40,8 +41,9 @@ __all__ = ["ALLOCATOR_MUTANTS", "AllocatorMutant"]
 class _HashOnly(Blind):
     class _index_type(PrefixIndex):  # noqa: N801
         def find(self, parent: Node, tokens: bytes) -> Node | None:
+            self.key_of(parent)
             key = self.key(parent, tokens)
-            return next((n for n in self.nodes.values() if n.key == key), None)
+            return next((n for n in self.nodes.values() if self.key_of(n) == key), None)
 
 
 @plant("parent-ignored", "a block is found by its own tokens, whatever comes before", "AH-01")
@@ -119,15 +121,18 @@ class _PartialBlockPublished(Blind):
         if state.tail and len(rest) == self.block_size:
             block = state.table[start // self.block_size]
             if self._index.node_of[block] is None:
-                self._index.publish(block, self._index.child(state.tip, pack(rest)))
+                end = self._index.publish(state.tip, pack(rest), [block])
+                self._index.hold(state.tip)
+                self._index.drop(end)
 
 
 @plant("one-copy-indexed", "of two copies of a prefix only the first can be found", "AH-12")
 class _OneCopyIndexed(Blind):
     class _index_type(PrefixIndex):  # noqa: N801
-        def publish(self, block: int, node: Node) -> None:
-            if not node.blocks:
-                super().publish(block, node)
+        def publish(self, tip: Node, tokens: bytes, blocks: Sequence[int]) -> Node:
+            end = super().publish(tip, tokens, blocks)
+            self.unpublish([b for b in blocks if (node := self.node_of[b]) and node.block != b])
+            return end
 
 
 # -- ownership -----------------------------------------------------------------------------------
@@ -171,28 +176,27 @@ class _SecondCloseIgnored(Blind):
 @plant("hit-stays-evictable", "a block that was hit is still up for eviction", "AH-07", "AH-08")
 class _HitStaysEvictable(Blind):
     class _pool_type(BlockPool):  # noqa: N801
-        def share(self, block: int, priority: int) -> None:
-            idle, node = self.refs[block] == self.pins[block] == 0, self.index.node_of[block]
-            super().share(block, priority)
-            if idle and node is not None:
-                self.policy.add(block, key=node.key, depth=node.depth, priority=priority)
-                self._hit = {*getattr(self, "_hit", ()), block}
+        def share(self, blocks: Sequence[int], priority: int) -> None:
+            idle = [block for block in blocks if self.refs[block] == self.pins[block] == 0]
+            super().share(blocks, priority)
+            self.policy.add_all(idle[::-1], priority=priority, content=self.index.describe)
+            self._hit = {*getattr(self, "_hit", ()), *idle}
 
-        def _gone(self, block: int) -> None:
+        def _gone(self, blocks: Sequence[int]) -> None:
             return None
 
-        def _retire(self, block: int) -> None:
-            if block in getattr(self, "_hit", ()):
-                self._hit.discard(block)
-                self.policy.remove(block)
-            super()._retire(block)
+        def _retire(self, blocks: Sequence[int]) -> None:
+            hit = getattr(self, "_hit", set[int]()) & {*blocks}
+            self.policy.remove_all(sorted(hit))
+            self._hit = getattr(self, "_hit", set[int]()) - hit
+            super()._retire(blocks)
 
-        def _is_reclaimable(self, block: int) -> bool:
-            return self.index.node_of[block] is not None
+        def _may_go(self, blocks: Sequence[int]) -> bool:
+            return all(self.index.node_of[block] is not None for block in blocks)
 
-        def _forget(self, block: int) -> None:
-            super()._forget(block)
-            self._hit = {*getattr(self, "_hit", ())} - {block}
+        def _forget(self, blocks: Sequence[int]) -> None:
+            super()._forget(blocks)
+            self._hit = {*getattr(self, "_hit", ())} - {*blocks}
 
 
 @plant("no-copy-on-write", "shared blocks are written in place", "AH-06", "AH-25")
@@ -307,9 +311,9 @@ class _Fifo(LRU):
         super().add(block, key=key, depth=depth, priority=priority)
 
     def pop(self) -> int:
-        if not self._priority:
+        if not self._run_of:
             raise IndexError("no reclaimable block")
-        oldest = min(self._priority, key=lambda block: self._born[self._keys[block]])
+        oldest = min(self._run_of, key=lambda block: self._born[self._keys[block]])
         self.remove(oldest)
         return oldest
 
@@ -323,19 +327,19 @@ class _TouchKeepsAge(Blind):
 @plant("last-priority", "a shared block takes the priority of whoever came last")
 class _LastPriority(Blind):
     class _pool_type(BlockPool):  # noqa: N801
-        def share(self, block: int, priority: int) -> None:
-            super().share(block, priority)
-            self.priority[block] = priority
+        def share(self, blocks: Sequence[int], priority: int) -> None:
+            super().share(blocks, priority)
+            self.priority.update(dict.fromkeys(blocks, priority))
 
 
 @plant("evicted-stays-indexed", "a block that was evicted keeps its key", "AH-16")
 class _EvictedStaysIndexed(Blind):
     class _pool_type(BlockPool):  # noqa: N801
-        def _forget(self, block: int) -> None:
-            self.reclaimable -= 1
-            self.evicted += 1
+        def _forget(self, blocks: Sequence[int]) -> None:
+            self.reclaimable -= len(blocks)
+            self.evicted += len(blocks)
 
-        def _is_reclaimable(self, block: int) -> bool:
+        def _may_go(self, blocks: Sequence[int]) -> bool:
             return True
 
 
@@ -359,9 +363,9 @@ class _PinReplaces(Blind):
 @plant("silent-removal", "the event log says what is stored but not what is removed", "AH-17")
 class _SilentRemoval(Blind):
     class _index_type(PrefixIndex):  # noqa: N801
-        def _log(self, kind: EventKind, block: int, node: Node) -> None:
+        def _log(self, kind: EventKind, blocks: Sequence[int], nodes: Sequence[Node]) -> None:
             if kind is EventKind.STORED:
-                super()._log(kind, block, node)
+                super()._log(kind, blocks, nodes)
 
 
 @plant("resize-drops-live", "shrinking ignores who holds the blocks")

@@ -20,7 +20,7 @@ class _Scanning(LRU):
 
     def pop(self) -> int:
         looked_at = 0
-        for _ in self._priority:
+        for _ in self._run_of:
             looked_at += 1
         assert looked_at == len(self)
         return super().pop()
@@ -85,6 +85,26 @@ class _CheckLeftOn(Blind):
     def stats(self) -> AllocatorStats:
         self._audit()
         return super().stats()
+
+
+@plant("hits-untold", "the policy is not told what is found")
+class _HitsUntold(Blind):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._hit = None
+
+
+@plant("depth-untold", "the policy is told a depth of 0 for every block")
+class _DepthUntold(Blind):
+    class _index_type(PrefixIndex):  # noqa: N801
+        def describe(self, block: int) -> tuple[bytes, int]:
+            return super().describe(block)[0], 0
+
+
+@plant("policy-ignored", "the order of eviction is LRU whatever the policy")
+class _PolicyIgnored(Blind):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{**options, "policy": LRU})
 
 
 @plant("abort-leaks", "a sequence closed before its commit keeps its last block", "AH-13")

@@ -100,12 +100,13 @@ class _PromptOnly(Blind):
         self._prompts = {**getattr(self, "_prompts", {}), id(self._state(seq)): len(tokens)}
         return hit
 
-    def _publish_next(self, state: SequenceState, tokens: bytes) -> None:
-        super()._publish_next(state, tokens)
-        node = state.tip
-        end = (node.depth + 1) * self.block_size
-        if end > self._prompts.get(id(state), end) and state.table[node.depth] >= 0:
-            self._unpublish(state.table[node.depth])
+    def commit(self, seq: int, tokens: Sequence[int]) -> None:
+        state = self._state(seq)
+        first = state.tip.depth + 1
+        super().commit(seq, tokens)
+        prompt = self._prompts.get(id(state), state.length) // self.block_size
+        for block in state.table[max(first, prompt) : state.tip.depth + 1]:
+            self._unpublish(block)
 
 
 @plant("hit-of-256-blocks", "a prefix is looked up through a table of 256 blocks", "AH-20")
@@ -245,7 +246,8 @@ class _AskingRenews(Blind):
             node = self._index.node_of[block]
             assert node is not None
             priority = self._pool.priority[block]
-            self._policy.add(block, key=node.key, depth=node.depth, priority=priority)
+            key = self._index.key_of(node)
+            self._policy.add(block, key=key, depth=node.depth, priority=priority)
         return possible
 
 
