@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(abspath $(VENV))/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt
 
-EMULATED := triton cupy flash_attn
+EMULATED := triton cupy cupy:wgmma flash_attn
 JUDGED := reference template paged contiguous_exact contiguous_max contiguous_pow2
 
 .PHONY: demo test check matrix orders gates docs clean
@@ -33,6 +33,14 @@ $(FA4)/installed: $(VENV)/kernels
 	  nvidia-cutlass-dsl nvidia-cutlass-dsl-libs-base nvidia-cutlass-dsl-libs-core nvidia-cutlass-dsl-libs-cu12
 	@touch $(FA4)/flash_attn/__init__.py $@
 
+# FlashInfer aside: its kernels are compiled, by the nvcc of the wheels, and never loaded.
+FI := $(abspath $(VENV))/flashinfer
+$(FI)/installed: $(VENV)/kernels
+	@echo "installing FlashInfer and nvcc into $(FI)"
+	@$(PIP) --no-deps --no-compile --target $(FI) flashinfer-python apache-tvm-ffi nvidia-ml-py \
+	  nvidia-cuda-nvcc nvidia-nvvm nvidia-cuda-crt nvidia-cuda-runtime
+	@touch $@
+
 demo: $(VENV)/installed
 	@$(BIN)/python docs/demo.py
 
@@ -51,17 +59,21 @@ matrix: $(VENV)/kernels
 	  '$(BIN)/pagedattn check NAME --json build/NAME.json > build/NAME.log 2>&1; code=$$?; tail -n 1 build/NAME.log; [ $$code = 0 ] || { cat build/NAME.log; exit 255; }'
 	cd build && $(BIN)/pagedattn matrix $(JUDGED:%=%.json) $(EMULATED:%=%.json) --md MATRIX.md
 
-# CUDA kernels again: threads in reverse, threads shuffled, every access to memory checked.
+# CUDA kernels again: under g++'s sanitizers, with our own checks of every access, threads in reverse, threads shuffled.
+SANITIZED := $(BIN)/python -m pagedattn.conformance.emulation.cuda.sanitized
 orders: $(VENV)/kernels
 	@mkdir -p build
-	@printf '%s\n' ORDER=1 ORDER=2 CHECKED=1 | PAGEDATTN_EMULATE=1 OMP_NUM_THREADS=1 xargs -P 2 -I WAY sh -c \
-	  'PAGEDATTN_SIMT_WAY $(BIN)/pagedattn check cupy -k "decode or prefill" > build/WAY.log 2>&1; code=$$?; echo "WAY: $$(tail -n 1 build/WAY.log)"; [ $$code = 0 ] || { cat build/WAY.log; exit 255; }'
+	@printf '%s\n' SANITIZE=1 CHECKED=1 ORDER=1 ORDER=2 | PAGEDATTN_EMULATE=1 OMP_NUM_THREADS=1 xargs -P 2 -I WAY sh -c \
+	  'case WAY in SANITIZE*) under="$(SANITIZED)";; esac; \
+	  PAGEDATTN_SIMT_WAY $$under $(BIN)/pagedattn check cupy cupy:wgmma -k "decode or prefill or write" > build/WAY.log 2>&1; code=$$?; echo "WAY: $$(tail -n 1 build/WAY.log)"; \
+	  [ $$code = 0 ] || { cat build/WAY.log; exit 255; }'
 
 # Every kernel variant compiles for real GPUs; the tables in docs/compile say how.
-gates: $(VENV)/kernels $(FA4)/installed
+gates: $(VENV)/kernels $(FA4)/installed $(FI)/installed
 	$(BIN)/python -m pagedattn.conformance.compile.triton --check docs/compile/triton.md
 	$(BIN)/python -m pagedattn.conformance.compile.cuda --check docs/compile/cupy.md
 	PYTHONPATH=$(FA4):$(FA4)/nvidia_cutlass_dsl/dsl_packages $(BIN)/python -m pagedattn.conformance.emulation.flash_attn.fa4
+	PATH=$(BIN):$$PATH PYTHONPATH=$(FI) $(BIN)/python -m pagedattn_flashinfer.modules --no-spills max_query_len=1 num_kv_heads=32
 
 docs: matrix
 	cp build/MATRIX.md docs/MATRIX.md

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pagedattn.backends.flash_attn.offers import flash_attn_offers
+from pagedattn.backends.triton.version import too_old as triton_too_old
 from pagedattn.hooks import Offer, hookimpl
 
 
@@ -21,6 +22,7 @@ def pagedattn_backends() -> list[Offer]:
             summary="Triton kernels: split decode and unified prefill, every option",
             requires=("triton",),
             install="pip install 'pagedattn[triton]'",
+            missing=triton_too_old,
             priority=20,
         ),
         Offer(
@@ -30,6 +32,14 @@ def pagedattn_backends() -> list[Offer]:
             requires=("cupy",),
             install="pip install 'pagedattn[cupy]'",
             priority=10,
+        ),
+        Offer(
+            "cupy:wgmma",
+            "pagedattn.backends.cupy.backend:CupyWgmmaBackend",
+            summary="cupy with its prefill on wgmma, for Hopper (sm_90) and 16-bit caches",
+            requires=("cupy",),
+            install="pip install 'pagedattn[cupy]'",
+            priority=9,
         ),
         *flash_attn_offers(),
     ]

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from pagedattn.errors import UnknownName
 
-__all__ = ["DeviceInfo"]
+__all__ = ["SHARED_MEM", "DeviceInfo"]
 
 _ARCH = re.compile(r"(?:sm_?|compute_?)(\d{2,3})[a-f]?$")
+
+_99_KIB, _163_KIB, _227_KIB = 99 * 1024, 163 * 1024, 227 * 1024
+SHARED_MEM: Mapping[tuple[int, int], int] = MappingProxyType(
+    {(7, 0): 96 * 1024, (7, 5): 64 * 1024}
+    | dict.fromkeys([(8, 0), (8, 7)], _163_KIB)
+    | dict.fromkeys([(8, 6), (8, 9), (12, 0), (12, 1)], _99_KIB)
+    | dict.fromkeys([(9, 0), (10, 0), (10, 3), (11, 0)], _227_KIB)
+)
+"""Bytes of shared memory that one CTA may use, by compute capability (CUDA C++ Programming Guide,
+technical specifications per compute capability)."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +43,12 @@ class DeviceInfo:
     num_sms: int = 0
     shared_mem: int = 0
     real: bool = False
+
+    @property
+    def shared_limit(self) -> int:
+        """Bytes of shared memory to count on: shared_mem, else what the architecture has, else what
+        all since sm_80 have."""
+        return self.shared_mem or SHARED_MEM.get(self.sm or (0, 0), _99_KIB)
 
     def __str__(self) -> str:
         sm = f"sm{self.sm[0]}{self.sm[1]}" if self.sm else ""

@@ -11,14 +11,13 @@ import dataclasses
 import enum
 import json
 import math
-import os
 import platform
-import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from pagedattn.user_cache import cache_path, replace_file
 
 if TYPE_CHECKING:
     from pagedattn.spec import AttentionSpec
@@ -43,15 +42,7 @@ class Record:
 
 def table_path() -> Path:
     """PAGEDATTN_MEASURED, or measured.json in the user's cache directory."""
-    if given := os.environ.get("PAGEDATTN_MEASURED"):
-        return Path(given)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "pagedattn" / "measured.json"
+    return cache_path("measured.json", variable="PAGEDATTN_MEASURED")
 
 
 def load() -> list[Record]:
@@ -73,12 +64,7 @@ def save(records: Iterable[Record]) -> Path:
     merged = {_identity(record): record for record in (*load(), *records)}
     data = {"schema": SCHEMA, "records": [dataclasses.asdict(r) for r in merged.values()]}
     path = table_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(
-        "w", dir=path.parent, prefix=path.name, delete=False, encoding="utf-8"
-    ) as file:
-        json.dump(data, file, indent=1)
-    Path(file.name).replace(path)
+    replace_file(path, json.dumps(data, indent=1).encode())
     return path
 
 

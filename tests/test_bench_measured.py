@@ -8,10 +8,10 @@ import pytest
 from bench_support import FAST, GatherBackend, TickClock, make_spec
 
 import pagedattn as pa
-from pagedattn import measured
 from pagedattn.benchmarks import bench, runner
 from pagedattn.benchmarks.workload import decode
 from pagedattn.measured import Record, device_name, fastest, load, save, spec_fields, table_path
+from pagedattn.user_cache import cache_path
 
 SPEC = make_spec()
 
@@ -136,12 +136,7 @@ def test_a_foreign_file_is_not_overwritten(text: str, path: Path) -> None:
 
 def test_default_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PAGEDATTN_MEASURED")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    monkeypatch.setattr(measured.sys, "platform", "linux")
-    assert table_path() == Path("/somewhere/pagedattn/measured.json")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert table_path() == Path("/home/me/.cache/pagedattn/measured.json")
+    assert table_path() == cache_path("measured.json", variable="NOT_SET")
 
 
 def test_spec_fields_are_plain_json() -> None:

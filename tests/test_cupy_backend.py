@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Sequence
@@ -13,13 +12,12 @@ import pytest
 import torch
 
 import pagedattn as pa
-from pagedattn.backends.cupy import driver, heuristics, loader
+from pagedattn.backends.cupy import driver, loader
 from pagedattn.backends.cupy.backend import CupyBackend
-from pagedattn.backends.cupy.heuristics import TileKernel, choose, shared_limit
+from pagedattn.backends.cupy.heuristics import TileKernel, choose
 from pagedattn.backends.cupy.op import _division
 from pagedattn.backends.cupy.schedule import Split, most_pieces, most_tiles, work_lists
 from pagedattn.backends.cupy.work import phases, workspace
-from pagedattn.conformance.compile import cuda as gate
 from pagedattn.conformance.emulation.cuda import driver as emulation
 from pagedattn.emulation import Emulation
 
@@ -183,7 +181,7 @@ def test_kernels_fit_the_chip_or_are_refused(chip: str, options: dict[str, Any])
         }
         return
     assert "head_dim" not in {r.code for r in refusals}
-    assert all(kernel.shared <= shared_limit(device) for kernel in kernels.all)
+    assert all(kernel.shared <= device.shared_limit for kernel in kernels.all)
     assert kernels.tile is not None
 
 
@@ -446,59 +444,3 @@ def test_smollm2_says_the_same_as_on_the_reference(emulated: CupyBackend) -> Non
     ]
     assert answers[0] == answers[1]
     assert all(len(tokens) == 5 for tokens in answers[0])
-
-
-# -- the compile gate ------------------------------------------------------------------------------
-
-
-def job_of(kernel: heuristics.Kernel, chip: str = "sm_80") -> gate.Job:
-    return gate.Job(gate.CHIPS[chip], kernel, kernel.shared, ("a model",))
-
-
-DECODE = heuristics.Kernel("decode.cu", "attention_decode_kernel<f16, 1, 1>", 24576)
-
-
-def test_the_gate_reads_what_the_compiler_made() -> None:
-    row = gate.compiled(job_of(DECODE))
-    assert row.faults == ()
-    assert 30 < row.usage.registers < 256
-    assert row.usage.shared == 24576
-    assert row.line.endswith(f"| a model | {row.job.digest} |")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ("__launch_bounds__(WARPS * 32)", "__launch_bounds__(WARPS * 32, 16)", "spill"),
-        ("if (vectors) {", "if (false) {", "loads of 128 bits"),
-        ("extern __shared__ uint4 shared[];", "extern __shared__ int shared[];", "not compile"),
-    ],
-)
-def test_the_gate_finds_a_planted_fault(
-    monkeypatch: pytest.MonkeyPatch, old: str, new: str, fault: str
-) -> None:
-    text = gate.source("decode.cu")
-    assert old in text
-    monkeypatch.setattr(gate, "source", lambda _: text.replace(old, new))
-    row = gate.compiled(job_of(DECODE))
-    assert fault in " ".join(row.faults)
-    assert row.line.endswith("| fault |")
-
-
-def test_shared_memory_beyond_the_chip_is_a_fault() -> None:
-    large = dataclasses.replace(DECODE, shared=101377)
-    row = gate.compiled(job_of(large, "sm_86"))
-    assert "101,377 bytes of shared memory" in " ".join(row.faults)
-
-
-def test_known_rows_are_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs, declined = gate.jobs_for(gate.CHIPS["sm_90"], ["Llama 3 8B"])
-    files = ["decode.cu", "prefill.cu", "combine.cu", "write.cu"]
-    assert [job.kernel.file for job in jobs] == files
-    assert declined == {}
-    known = {job.digest: f"| row of {job.kernel.file} | others | {job.digest} |" for job in jobs}
-    monkeypatch.setattr(gate, "compiled", lambda job: pytest.fail("compiled"))
-    found = gate.gate(["sm_90"], ["Llama 3 8B"], known=known)
-    rows = [row.replace("others", "Llama 3 8B") for row in known.values()]
-    assert found.lines == {"sm_90": rows}  # who launches them is of now
-    assert "row of decode.cu" in gate.document(found, 1)

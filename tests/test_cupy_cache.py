@@ -19,6 +19,7 @@ from pagedattn.backends.cupy.compiler import Binary, KernelCompileError, compile
 from pagedattn.backends.cupy.params import AttentionParams, WriteParams
 from pagedattn.backends.cupy.source import KERNELS, OPTIONS, source
 from pagedattn.errors import NotReady
+from pagedattn.user_cache import cache_path
 
 SOURCE = 'extern "C" __global__ void twice(float* x) { x[threadIdx.x] *= 2.f; }\n'
 
@@ -160,19 +161,6 @@ def test_a_damaged_file_is_compiled_again(
     assert len(calls) == 2
 
 
-def test_an_interrupted_write_leaves_no_file(
-    folder: Path, calls: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cache.os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            cache.compiled("a", OPTIONS, ["k"], "sm_90")
-    assert list(folder.iterdir()) == []
-
-
 def test_what_a_killed_process_left_behind_is_not_read(folder: Path, calls: list[Any]) -> None:
     folder.mkdir()
     (folder / ".abc.partial").write_bytes(b"half a cubin")
@@ -220,9 +208,8 @@ def test_processes_at_the_same_time_see_whole_files(folder: Path) -> None:
     assert len(list(folder.iterdir())) == 1
 
 
-def test_the_default_folder_is_the_users_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert cache.folder() == Path("/somewhere/pagedattn/kernels")
+def test_the_default_folder_is_the_users_cache() -> None:
+    assert cache.folder() == cache_path("kernels", variable="NOT_SET")
 
 
 # -- loading and launching ------------------------------------------------------------------------

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+
+import torch
 
 from pagedattn.attention import AttentionBackend
 from pagedattn.backends.cupy.cost import facts
-from pagedattn.backends.cupy.heuristics import choose, shared_limit
+from pagedattn.backends.cupy.heuristics import WGMMA_DIMS, WGMMA_SM, Kernels, choose
 from pagedattn.backends.cupy.op import DTYPES, CupyOp
 from pagedattn.backends.cupy.work import phases, workspace
 from pagedattn.capabilities import Capabilities
@@ -15,8 +18,9 @@ from pagedattn.device import DeviceInfo
 from pagedattn.errors import Refusal
 from pagedattn.spec import AttentionSpec, Graph, KVQuant, Layout, Limits, Mask
 
-__all__ = ["CupyBackend"]
+__all__ = ["CupyBackend", "CupyWgmmaBackend"]
 
+HALVES = frozenset({torch.float16, torch.bfloat16})
 FLOATS = frozenset(d for d in DTYPES if d.itemsize > 1)
 OLDEST = (8, 0)
 MOST_DIMS = 576
@@ -29,6 +33,12 @@ class CupyBackend(AttentionBackend):
 
     name = "cupy"
     op = CupyOp
+
+    def kernels(
+        self, spec: AttentionSpec, device: DeviceInfo, tuning: Mapping[str, int]
+    ) -> Kernels | None:
+        """What an op of a spec launches; None when no tile fits the device."""
+        return choose(spec, device, tuning)
 
     def capabilities(self, device: DeviceInfo) -> Capabilities:
         return Capabilities(
@@ -74,12 +84,13 @@ class CupyBackend(AttentionBackend):
                 f"at most {MOST_KV_HEADS}",
                 "split the layer over several ops",
             )
-        if spec.dtype in FLOATS and spec.kv_dtype in DTYPES and choose(spec, device, {}) is None:
+        known = spec.dtype in FLOATS and spec.kv_dtype in DTYPES
+        if known and self.kernels(spec, device, {}) is None:
             yield Refusal(
                 self.name,
                 "head_dim",
                 f"{spec.head_dim}, head_dim_v {spec.head_dim_v} in {spec.dtype}",
-                f"tiles within {shared_limit(device)} bytes of shared memory",
+                f"tiles within {device.shared_limit} bytes of shared memory",
                 "use a 16-bit dtype, or a device with more shared memory per block",
             )
 
@@ -89,7 +100,7 @@ class CupyBackend(AttentionBackend):
         sizes = [0]
         for tuning in ({}, {name: max(values) for name, values in knobs.items()}):
             tuning = {**tuning, "split_keys": min(knobs["split_keys"])}
-            kernels = choose(spec, device, tuning)
+            kernels = self.kernels(spec, device, tuning)
             if kernels is None:
                 continue
             sizes.append(workspace(spec, phases(spec, limits, device, kernels, tuning)))
@@ -101,4 +112,41 @@ class CupyBackend(AttentionBackend):
         return {"split_keys": (64, 128, 256, 512), "waves": (1, 2, 4), "tile_rows": (16, 32, 64)}
 
     def describe(self, spec: AttentionSpec, device: DeviceInfo) -> Mapping[str, Any]:
-        return facts(spec, device)
+        kernels = self.kernels(spec, device, {})
+        return {} if kernels is None else facts(spec, device, kernels)
+
+
+class CupyWgmmaBackend(CupyBackend):
+    """The same, with the large tiles of 16-bit caches on Hopper's wgmma (prefill_wgmma.cu)."""
+
+    name = "cupy:wgmma"
+
+    def kernels(
+        self, spec: AttentionSpec, device: DeviceInfo, tuning: Mapping[str, int]
+    ) -> Kernels | None:
+        return choose(spec, device, tuning, wgmma=True)
+
+    def capabilities(self, device: DeviceInfo) -> Capabilities:
+        return replace(
+            super().capabilities(device),
+            head_dim=WGMMA_DIMS,
+            head_dim_v=WGMMA_DIMS,
+            dtype=HALVES,
+            kv_dtype=HALVES,
+            shared_kv=False,
+            kv_quant=frozenset({KVQuant.NONE}),
+        )
+
+    def _reasons(self, spec: AttentionSpec, device: DeviceInfo) -> Iterator[Refusal]:
+        hint = "the backend cupy serves it with mma.sync"
+        if device.sm is not None and device.sm != WGMMA_SM:
+            yield Refusal(self.name, "device", str(device), "sm90", hint)
+        elif spec.head_dim_v != spec.head_dim:
+            yield Refusal(self.name, "head_dim_v", spec.head_dim_v, f"{spec.head_dim}, as K", hint)
+        elif spec.kv_dtype != spec.dtype:
+            yield Refusal(self.name, "kv_dtype", spec.kv_dtype, f"{spec.dtype}, as q", hint)
+        elif spec.head_dim in WGMMA_DIMS:
+            yield from super()._reasons(spec, device)
+
+    def tunables(self, spec: AttentionSpec, device: DeviceInfo) -> Mapping[str, Sequence[int]]:
+        return {**super().tunables(spec, device), "tile_rows": (64, 128)}

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from pagedattn.backends.cupy.compiler import Binary, compile_source, nvrtc_version
+from pagedattn.user_cache import cache_path, replace_file
 
 __all__ = ["compiled", "folder"]
 
@@ -29,13 +27,7 @@ _DIGEST = hashlib.sha256().digest_size
 
 def folder() -> Path:
     """Where compiled kernels lie."""
-    if given := os.environ.get("PAGEDATTN_KERNEL_CACHE"):
-        return Path(given)
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return base / "pagedattn" / "kernels"
+    return cache_path("kernels", variable="PAGEDATTN_KERNEL_CACHE")
 
 
 def compiled(source: str, options: Sequence[str], names: Sequence[str], arch: str) -> Binary:
@@ -50,7 +42,7 @@ def compiled(source: str, options: Sequence[str], names: Sequence[str], arch: st
             return binary
     binary = compile_source(source, options, names, arch)
     with suppress(OSError):
-        _store(path, _packed(binary))
+        replace_file(path, _packed(binary))
     return binary
 
 
@@ -69,16 +61,3 @@ def _unpacked(data: bytes) -> Binary | None:
     head, _, cubin = body.partition(b"\n")
     facts = json.loads(head)
     return Binary(cubin, facts["symbols"], facts["log"])
-
-
-def _store(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise

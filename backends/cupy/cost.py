@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pagedattn.backends.cupy.heuristics import CTA_OVERHEAD, Kernel, choose, shared_limit
+from pagedattn.backends.cupy.heuristics import CTA_OVERHEAD, Kernel, Kernels
 from pagedattn.device import DeviceInfo
 from pagedattn.spec import AttentionSpec, KVQuant
 
 __all__ = ["facts"]
 
-MOST_BLOCKS = 16
-"""Of 128 threads that a multiprocessor holds (12 on sm_86, sm_89 and sm_120)."""
+MOST_THREADS = 2048
+"""That a multiprocessor holds (1536 on sm_86, sm_89 and sm_120)."""
 
 
-def facts(spec: AttentionSpec, device: DeviceInfo) -> dict[str, Any]:
+def facts(spec: AttentionSpec, device: DeviceInfo, kernels: Kernels) -> dict[str, Any]:
     """For describe(). Intensity: FLOPs per byte of KV; below the device's ratio of peak FLOP/s to
     bandwidth a kernel waits for memory."""
-    kernels = choose(spec, device, {})
-    if kernels is None:
-        return {}
     width = spec.head_dim + (0 if spec.shared_kv else spec.head_dim_v)
     per_token = width * spec.kv_dtype.itemsize
     if spec.kv_quant is KVQuant.PER_TOKEN_HEAD:
@@ -39,6 +36,6 @@ def facts(spec: AttentionSpec, device: DeviceInfo) -> dict[str, Any]:
 
 
 def _shown(kernel: Kernel, device: DeviceInfo) -> str:
-    total = shared_limit(device) + CTA_OVERHEAD
-    blocks = min(MOST_BLOCKS, total // (kernel.shared + CTA_OVERHEAD))
+    total = device.shared_limit + CTA_OVERHEAD
+    blocks = min(MOST_THREADS // kernel.threads, total // (kernel.shared + CTA_OVERHEAD))
     return f"{kernel.name}, {kernel.shared} bytes shared, {blocks} blocks per SM by shared memory"

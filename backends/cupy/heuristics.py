@@ -13,7 +13,7 @@ import torch
 from pagedattn.device import DeviceInfo
 from pagedattn.spec import AttentionSpec, KVQuant, Mask
 
-__all__ = ["COMBINE", "Kernel", "Kernels", "TileKernel", "choose", "shared_limit"]
+__all__ = ["COMBINE", "WGMMA_DIMS", "WGMMA_SM", "Kernel", "Kernels", "TileKernel", "choose"]
 
 WARPS = 4
 DECODE_GROUP = 4
@@ -21,34 +21,36 @@ DECODE_GROUP = 4
 DECODE_DIM = 256
 DECODE_STAGES, DECODE_TOKENS = 3, 2  # of decode.cu
 
+WGMMA_SM = (9, 0)
+WGMMA_DIMS = frozenset({64, 128, 256})
+"""Head widths of prefill_wgmma.cu."""
+
 CTA_OVERHEAD = 1024
 """Bytes of a multiprocessor's shared memory that the driver takes for each block."""
-
-_SHARED_LIMITS = {(8, 0): 166912, (8, 6): 101376, (8, 7): 166912, (8, 9): 101376}
-_SHARED_LIMITS |= {(9, 0): 232448, (10, 0): 232448, (10, 3): 232448, (11, 0): 232448}
-_SHARED_LIMITS |= {(12, 0): 101376, (12, 1): 101376}
 
 _NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16"}
 
 
-def shared_limit(device: DeviceInfo) -> int:
-    """Bytes of shared memory that one block may use; of an unknown device, what all since sm_80
-    have."""
-    return device.shared_mem or _SHARED_LIMITS.get(device.sm or (0, 0), 101376)
-
-
 @dataclass(frozen=True)
 class Kernel:
-    """One instantiation: a file of kernels/, a name expression, dynamic shared memory in bytes."""
+    """One instantiation.
+
+    file     of kernels/        name   its name expression
+    shared   dynamic shared memory of a block, bytes
+    threads  of a block
+    suffix   of the architecture: "a" for instructions that only this very one has
+    """
 
     file: str
     name: str
     shared: int
+    threads: int = 128
+    suffix: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TileKernel(Kernel):
-    """prefill.cu: tiles of `rows` packed rows, steps of `keys` keys."""
+    """prefill.cu or prefill_wgmma.cu: tiles of `rows` packed rows, steps of `keys` keys."""
 
     rows: int
     keys: int
@@ -63,7 +65,7 @@ class Kernels:
 
     decode   for requests of one row: decode.cu, or small tiles for large groups; None where `tile`
              serves those too
-    tile     prefill.cu for the others; None when the spec has no others
+    tile     prefill.cu or prefill_wgmma.cu for the others; None when the spec has no others
     """
 
     decode: Kernel | TileKernel | None
@@ -76,12 +78,17 @@ class Kernels:
         return tuple(k for k in (self.decode, self.tile, COMBINE, self.write) if k is not None)
 
 
-def choose(spec: AttentionSpec, device: DeviceInfo, tuning: Mapping[str, int]) -> Kernels | None:
+def choose(
+    spec: AttentionSpec, device: DeviceInfo, tuning: Mapping[str, int], *, wgmma: bool = False
+) -> Kernels | None:
     """The kernels for a spec; None when no tile fits into the device's shared memory.
+
+    wgmma   large tiles by prefill_wgmma.cu; whoever says so has refused what that does not serve
 
     Batch invariance wants one kernel for all rows; a tree's only row may not see its own key, which
     decode.cu does not know."""
-    tile = _tile(spec, device, tuning.get("tile_rows"))
+    tile_of = _wgmma_tile if wgmma and spec.max_query_len != 1 else _tile
+    tile = tile_of(spec, device, tuning.get("tile_rows"))
     if tile is None:
         return None
     decode: Kernel | None = None
@@ -122,11 +129,38 @@ def _tile(spec: AttentionSpec, device: DeviceInfo, wanted: int | None) -> TileKe
         rows, keys = 16 * tiles, 32 * steps
         shared = _tile_shared(spec, rows, keys)
         too_large = rows > 16 and (most <= rows // 2 or (wanted is not None and rows > wanted))
-        if too_large or shared > shared_limit(device):
+        if too_large or shared > device.shared_limit:
             continue
         flags = f"{kind}, {str(converted).lower()}, {tiles}, {steps}, {units}"
-        return TileKernel("prefill.cu", f"attention_prefill_kernel<{flags}>", shared, rows, keys)
+        name = f"attention_prefill_kernel<{flags}>"
+        return TileKernel("prefill.cu", name, shared, rows=rows, keys=keys)
     return None
+
+
+def _wgmma_tile(spec: AttentionSpec, device: DeviceInfo, wanted: int | None) -> TileKernel | None:
+    """Two warpgroups of 64 rows, which share the copies of K and V, if a request can fill them."""
+    if spec.head_dim not in WGMMA_DIMS:
+        return None
+    longest = spec.max_query_len
+    short = longest is not None and spec.group_size * longest <= 64
+    groups = 1 if short or wanted == 64 else 2
+    # Registers hold 128 keys beside heads of 128. With 64, two blocks of one warpgroup share a
+    # multiprocessor's memory.
+    keys = 128 if spec.head_dim * (3 - groups) <= 128 else 64
+    row = spec.head_dim * spec.dtype.itemsize
+    shared = 1024 + groups * 64 * row + 4 * keys * row  # alignment; Q; K and V, both twice
+    if shared > device.shared_limit:
+        return None
+    flags = f"{_NAMES[spec.dtype]}, {spec.head_dim}, {keys}, {groups}"
+    return TileKernel(
+        "prefill_wgmma.cu",
+        f"attention_prefill_wgmma_kernel<{flags}>",
+        shared,
+        threads=128 * groups,
+        suffix="a",
+        rows=64 * groups,
+        keys=keys,
+    )
 
 
 def _tile_dtype(spec: AttentionSpec) -> torch.dtype:

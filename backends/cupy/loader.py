@@ -14,9 +14,6 @@ from pagedattn.device import DeviceInfo
 
 __all__ = ["Launch", "arch_of", "load"]
 
-THREADS = (128, 1, 1)
-"""The block of every kernel here."""
-
 _STATIC_LIMIT = 48 * 1024
 """Dynamic shared memory that needs no permission."""
 
@@ -24,28 +21,29 @@ _loaded: dict[tuple[object, ...], Any] = {}
 
 
 class Launch:
-    """A loaded kernel with its shared memory: call it with a grid, a struct and a stream."""
+    """A loaded kernel with its block: call it with a grid, a struct and a stream."""
 
-    __slots__ = ("function", "shared")
+    __slots__ = ("block", "function", "shared")
 
-    def __init__(self, function: Any, shared: int) -> None:
-        self.function, self.shared = function, shared
+    def __init__(self, function: Any, kernel: Kernel) -> None:
+        self.function, self.shared = function, kernel.shared
+        self.block = (kernel.threads, 1, 1)
 
     def __call__(self, blocks: int, kv_heads: int, params: Any, stream: Any) -> None:
-        self.function((blocks, kv_heads, 1), THREADS, (params,), self.shared, stream)
+        self.function((blocks, kv_heads, 1), self.block, (params,), self.shared, stream)
 
 
-def arch_of(info: DeviceInfo) -> str:
-    """ "sm_90" """
+def arch_of(info: DeviceInfo, kernel: Kernel) -> str:
+    """ "sm_90", or "sm_90a" for a kernel that needs that."""
     assert info.sm is not None
-    return f"sm_{info.sm[0]}{info.sm[1]}"
+    return f"sm_{info.sm[0]}{info.sm[1]}{kernel.suffix}"
 
 
 def load(kernel: Kernel, info: DeviceInfo, device: torch.device) -> Launch:
     """Compiled (or found compiled) and loaded on the device.
 
     Raises KernelCompileError with the compiler's log."""
-    arch = arch_of(info)
+    arch = arch_of(info, kernel)
     key = (driver.DRIVER, str(device), arch, kernel.file, kernel.name)
     function = _loaded.get(key)
     if function is None:
@@ -54,4 +52,4 @@ def load(kernel: Kernel, info: DeviceInfo, device: torch.device) -> Launch:
         function = _loaded[key] = found[kernel.name]
     if kernel.shared > max(_STATIC_LIMIT, function.max_dynamic_shared_size_bytes):
         function.max_dynamic_shared_size_bytes = kernel.shared
-    return Launch(function, kernel.shared)
+    return Launch(function, kernel)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from pagedattn.attention import AttentionOp, Plan
 from pagedattn.backends.cupy import driver
-from pagedattn.backends.cupy.heuristics import COMBINE, choose
+from pagedattn.backends.cupy.heuristics import COMBINE
 from pagedattn.backends.cupy.loader import load
 from pagedattn.backends.cupy.params import AttentionParams, WriteParams
 from pagedattn.backends.cupy.work import StepWork, phases, step_work
 from pagedattn.batch import AttentionBatch, KVCache
 from pagedattn.spec import KVQuant, Mask
+
+if TYPE_CHECKING:
+    from pagedattn.backends.cupy.backend import CupyBackend
 
 __all__ = ["CupyOp"]
 
@@ -40,7 +43,7 @@ class CupyOp(AttentionOp):
 
     def setup(self) -> None:
         spec, info = self.spec, self.info
-        kernels = choose(spec, info, self.tuning)
+        kernels = cast("CupyBackend", self.backend).kernels(spec, info, self.tuning)
         assert kernels is not None  # refuse() has seen to that
         self._phases = phases(spec, self.limits, info, kernels, self.tuning)
         self._launches = [load(phase.kernel, info, self.device) for phase in self._phases]

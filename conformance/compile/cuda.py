@@ -3,16 +3,17 @@
     python -m pagedattn.conformance.compile.cuda --check
     python -m pagedattn.conformance.compile.cuda --write docs/compile/cupy.md
 
-The backend's own heuristics say which instantiations each model of specs.py needs on each chip;
-NVRTC compiles them with the options that open() uses. It fails on spills and stack, on shared
-memory above the chip's, on a product of 16-bit matrices without a tensor-core instruction, on a KV
-path without 128-bit loads, and, with --check, on a table that is not what was found. No GPU, no
-driver and no nvcc are needed.
+Each model of specs.py is opened by the backend's own open(), on a made-up GPU of each chip: what
+that loads, NVRTC compiles here. It fails on spills and stack, on shared
+memory above the chip's, on a product of 16-bit matrices without a tensor-core instruction, on wgmma
+that the compiler had to serialise, on a KV path without 128-bit loads, and, with --check, on a
+table that is not what was found. No GPU, no driver and no nvcc are needed.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import re
 import sys
@@ -23,33 +24,50 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from pagedattn.backends.cupy.backend import CupyBackend
+from pagedattn.backends.cupy.backend import CupyBackend, CupyWgmmaBackend
 from pagedattn.backends.cupy.compiler import KernelCompileError, compile_source, nvrtc_version
-from pagedattn.backends.cupy.heuristics import Kernel, choose
+from pagedattn.backends.cupy.heuristics import Kernel
 from pagedattn.backends.cupy.source import OPTIONS, source
 from pagedattn.capabilities import check
 from pagedattn.conformance.compile import sass
+from pagedattn.conformance.compile.opening import Loaded, loaded
 from pagedattn.conformance.compile.specs import MODEL_SPECS
-from pagedattn.conformance.compile.table import cell, launched_by, lines_by_digest, with_models
+from pagedattn.conformance.compile.table import (
+    cell,
+    launched_by,
+    line_of,
+    lines_by_digest,
+    markdown,
+    spread,
+    with_models,
+)
 from pagedattn.conformance.compile.usage import Chip, Usage, faults
-from pagedattn.device import DeviceInfo
+from pagedattn.device import SHARED_MEM, DeviceInfo
 
 __all__ = ["CHIPS", "Job", "Outcome", "compiled", "document", "gate", "jobs_for", "main"]
 
 TABLE = Path("docs/compile/cupy.md")
 
-SHARED = {
-    "sm_80": 166_912, "sm_86": 101_376, "sm_89": 101_376, "sm_90": 232_448,
-    "sm_100": 232_448, "sm_120": 101_376,
-}  # fmt: skip
 CHIPS: Mapping[str, Chip] = MappingProxyType(
-    {name: Chip(name, "cuda", int(name[3:]), 32, shared) for name, shared in SHARED.items()}
+    {
+        f"sm_{arch}": Chip(f"sm_{arch}", "cuda", arch, 32, SHARED_MEM[divmod(arch, 10)])
+        for arch in (80, 86, 89, 90, 100, 120)
+    }
 )
 
 _RESOURCES = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\s+"
     r"ptxas info\s*: Used (\d+) registers(?:.*?, (\d+) bytes smem)?"
 )
+
+OPENED: tuple[tuple[type[CupyBackend], Mapping[str, int]], ...] = (
+    (CupyBackend, {}),
+    (CupyWgmmaBackend, {}),
+    (CupyWgmmaBackend, {"tile_rows": 64}),  # one warpgroup a block
+)
+
+# What ptxas says where it waits for a product at once or adds a fence: C7510 to C7519.
+_WGMMA_NOTE = re.compile(r"\(C75\d\d\) [^\n]*")
 
 
 @dataclass(frozen=True)
@@ -62,12 +80,24 @@ class Job:
     models: tuple[str, ...]
 
     @property
+    def arch(self) -> str:
+        """As in NVRTC's -arch."""
+        return self.chip.name + self.kernel.suffix
+
+    @property
     def digest(self) -> str:
-        """Of everything that the compiler is given, and of what else the row says."""
+        """Of everything that the compiler is given, of what else the row says, and of the rules
+        that it is judged by."""
         text = source(self.kernel.file)
-        parts = [text, *OPTIONS, self.kernel.name, self.chip.name, repr(nvrtc_version())]
-        parts += [str(self.shared), *self.models]
+        parts = [text, *OPTIONS, self.kernel.name, self.arch, repr(nvrtc_version())]
+        parts += [str(self.shared), *self.models, _rules()]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def _rules() -> str:
+    folder, names = Path(__file__).parent, ("cuda.py", "sass.py", "usage.py")
+    return hashlib.sha256(b"".join((folder / n).read_bytes() for n in names)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -92,26 +122,33 @@ class Row:
             launched_by(job.models),
             "fault" if self.faults else job.digest,
         ]
-        return _line(cells)
+        return line_of(cells)
 
 
 def jobs_for(chip: Chip, models: Sequence[str]) -> tuple[list[Job], dict[str, str]]:
-    """The instantiations that the models' ops load on a chip, and the models declined there."""
-    info = DeviceInfo("cuda", sm=divmod(chip_number(chip), 10), shared_mem=chip.shared)
-    found: dict[tuple[str, str], tuple[Kernel, int, list[str]]] = {}
+    """The instantiations that the models' ops load on a chip, and the models declined there.
+
+    Raises RuntimeError where open() gives the compiler something else than is compiled here."""
+    info = DeviceInfo(
+        "cuda", sm=divmod(chip_number(chip), 10), name=chip.name, shared_mem=chip.shared, real=True
+    )
+    found: dict[tuple[str, str], tuple[Kernel, int, dict[str, None]]] = {}
     declined = {}
-    for model in MODEL_SPECS:
-        if model.name not in models:
-            continue
-        if refusals := check(CupyBackend(), model.spec, info):
-            declined[model.name] = "; ".join(map(str, refusals))
-            continue
-        kernels = choose(model.spec, info, {})
-        assert kernels is not None
-        for kernel in kernels.all:
-            key = kernel.file, kernel.name
-            _, shared, names = found.setdefault(key, (kernel, 0, []))
-            found[key] = kernel, max(shared, kernel.shared), [*names, model.name]
+    for backend, tuning in OPENED:
+        for model in MODEL_SPECS:
+            if model.name not in models:
+                continue
+            if refusals := check(backend(), model.spec, info):
+                if backend is CupyBackend:
+                    declined[model.name] = "; ".join(map(str, refusals))
+                continue
+            for given in loaded(backend, model, info, tuning):
+                kernel = given.kernel
+                if given != Loaded(kernel, source(kernel.file), OPTIONS, chip.name + kernel.suffix):
+                    raise RuntimeError(f"open() compiles {kernel} in another way than this gate")
+                key = kernel.file, kernel.name
+                _, shared, names = found.setdefault(key, (kernel, 0, {}))
+                found[key] = kernel, max(shared, kernel.shared), {**names, model.name: None}
     jobs = [Job(chip, kernel, shared, tuple(names)) for kernel, shared, names in found.values()]
     return jobs, declined
 
@@ -127,7 +164,7 @@ def compiled(job: Job) -> Row:
     name, options = job.kernel.name, (*OPTIONS, "--ptxas-options=-v")
     try:
         binary = compile_source(
-            source(job.kernel.file), options, (name,), job.chip.name, file=job.kernel.file
+            source(job.kernel.file), options, (name,), job.arch, file=job.kernel.file
         )
     except KernelCompileError as error:
         return Row(job, Usage(registers=0, shared=0), (f"does not compile: {error.log[:400]}",))
@@ -144,8 +181,11 @@ def compiled(job: Job) -> Row:
         mma=seen.mma,
         loads=seen.loads,
     )
-    tile = job.kernel.file == "prefill.cu"
+    tile = job.kernel.file.startswith("prefill")
     wrong = faults(usage, job.chip, mma=tile and "<float" not in name)
+    wrong += _WGMMA_NOTE.findall(binary.log)
+    if "wgmma" in name and not any(kind.startswith("HGMMA") for kind in usage.mma):
+        wrong.append("no HGMMA instruction, although the kernel is written with wgmma")
     wide = usage.loads.get(128, 0)
     if (wanted := _wide_loads(job.kernel)) > wide:
         wrong.append(
@@ -157,10 +197,10 @@ def compiled(job: Job) -> Row:
 
 def _wide_loads(kernel: Kernel) -> int:
     """128-bit loads without which a copy of K or V must be narrower: K and V in every stage of
-    decode; K twice and V once in tiles, of which V may be a part of K."""
-    return {"decode.cu": 6, "prefill.cu": 2, "write.cu": 1}.get(kernel.file, 0) * (
-        "converted" not in kernel.name
-    )
+    decode; K twice and V once in tiles, of which V may be a part of K; with wgmma Q, K before the
+    loop and K and V twice each."""
+    wanted = {"decode.cu": 6, "prefill.cu": 2, "prefill_wgmma.cu": 6, "write.cu": 1}
+    return wanted.get(kernel.file, 0) * ("converted" not in kernel.name)
 
 
 @dataclass(frozen=True)
@@ -178,12 +218,17 @@ def gate(
     *,
     workers: int = 2,
     known: Mapping[str, str] = MappingProxyType({}),
+    sample: int = 0,
 ) -> Outcome:
-    """Compiles the kernels of every model on every chip; `known` rows, by digest, are believed."""
+    """Compiles the kernels of every model on every chip.
+
+    known   rows by digest that need not be compiled again     sample  so many of them are anyway"""
     jobs, declined = {}, {}
     for chip in chips:
         jobs[chip], declined[chip] = jobs_for(CHIPS[chip], models)
-    todo = [job for found in jobs.values() for job in found if job.digest not in known]
+    everything = [job for found in jobs.values() for job in found]
+    old = sorted((j for j in everything if j.digest in known), key=lambda job: job.digest)
+    todo = [j for j in everything if j.digest not in known] + [*spread(old, sample)]
     with ThreadPoolExecutor(workers) as pool:  # NVRTC runs without the interpreter's lock
         rows = list(pool.map(compiled, todo))
     made = {row.job.digest: row.line for row in rows}
@@ -201,10 +246,11 @@ these are the compiler's figures.
 
 - spills: bytes, and instructions that move registers to local memory and back. shared memory: bytes
   of a block, static and dynamic, the most of the models; the chips have {shared}.
-- MMA: the matrix instructions used. 128-bit loads: instructions, straight to shared memory or
-  through registers; a KV path without them fails.
+- MMA: the matrix instructions used; HGMMA is wgmma, of `cupy:wgmma`, compiled for sm_90a.
+- 128-bit loads: instructions, straight to shared memory or through registers; a KV path without
+  them fails.
 - digest: of everything that the compiler was given; a row whose digest is still right is not
-  compiled again.
+  compiled again, but for a sample.
 
 Written by `python -m pagedattn.conformance.compile.cuda --write`; CI runs `--check`.
 """
@@ -219,19 +265,8 @@ def document(found: Outcome, models: int) -> str:
     shared = ", ".join(f"{chip.shared:,} ({name})" for name, chip in CHIPS.items())
     version = ".".join(map(str, nvrtc_version()))
     about = _ABOUT.format(models=models, version=version, shared=shared).strip()
-    text = ["# What the kernels of cupy compile to", "", about, ""]
-    for chip, rows in found.lines.items():
-        text += [f"## {chip}", "", f"{len(rows)} kernels.", ""]
-        text += [_line(_HEAD), _line(["---"] * len(_HEAD)), *rows, ""]
-        declined = [
-            f"- Declined: {cell(m)} ({cell(why)})" for m, why in found.declined[chip].items()
-        ]
-        text += [*declined, ""] if declined else []
-    return "\n".join(text).rstrip() + "\n"
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    title = "What the kernels of cupy compile to"
+    return markdown(found.lines, found.declined, title=title, about=about, head=_HEAD)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -244,7 +279,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = table.read_text(encoding="utf-8") if table.is_file() else ""
     began = time.monotonic()
     found = gate(
-        chips, models, workers=options.workers, known={} if options.all else lines_by_digest(text)
+        chips,
+        models,
+        workers=options.workers,
+        known={} if options.all else lines_by_digest(text),
+        sample=options.sample if options.check else 0,
     )
     bad = [row for row in found.rows if row.faults]
     for row in bad:
@@ -277,6 +316,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write", type=Path, nargs="?", const=TABLE, metavar="FILE")
     parser.add_argument("--chips", default=",".join(CHIPS), help="by default all: %(default)s")
     parser.add_argument("--all", action="store_true", help="compile also what the table knows")
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=20,
+        help="so many known kernels are compiled by --check all the same (default %(default)s)",
+    )
     parser.add_argument("--workers", type=int, default=2, help="threads (default %(default)s)")
     return parser
 

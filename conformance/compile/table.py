@@ -1,17 +1,29 @@
 """The table of a compile gate, as Markdown that is checked in.
 
 Each row ends with a digest of what the compiler was given. A row whose digest is still right need
-not be compiled again to be checked: compilers are deterministic."""
+not be compiled again to be checked, but for a sample: compilers are deterministic."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pagedattn.conformance.compile.usage import Usage
 
-__all__ = ["Row", "cell", "launched_by", "lines_by_digest", "markdown", "with_models"]
+__all__ = [
+    "Row",
+    "cell",
+    "launched_by",
+    "line_of",
+    "lines_by_digest",
+    "markdown",
+    "spread",
+    "with_models",
+]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +50,7 @@ class Row:
     def line(self) -> str:
         """The row of the table."""
         usage = self.usage
-        return _line(
+        return line_of(
             [
                 cell(self.kernel.removesuffix("_kernel").replace("_", " ")),
                 cell(self.variant),
@@ -83,27 +95,36 @@ def lines_by_digest(document: str) -> dict[str, str]:
     return {match[1]: line for match, line in found if match}
 
 
+def spread(known: Sequence[T], count: int) -> Sequence[T]:
+    """`count` of them, at even distances: the sample that is compiled all the same."""
+    step = max(1, len(known) // count) if count else len(known) + 1
+    return known[step - 1 :: step][:count]
+
+
 def markdown(
     lines: Mapping[str, Sequence[str]],
     refused: Mapping[str, Mapping[str, str]],
     *,
     title: str,
     about: str,
+    head: Sequence[str] = _HEAD,
 ) -> str:
     """The whole document.
 
     lines    by chip: the rows of its table
     refused  by chip: the models that the backend declines there, with its reasons
+    head     the names of the columns
     """
     text = [f"# {title}", "", about.strip(), ""]
     for chip, rows in lines.items():
         text += [f"## {chip}", "", f"{len(rows)} kernels.", ""]
-        text += [_line(_HEAD), _line(["---"] * len(_HEAD)), *rows, ""]
+        text += [line_of(head), line_of(["---"] * len(head)), *rows, ""]
         declined = refused.get(chip, {}).items()
         text += [f"- Declined: {cell(model)} ({cell(reasons)})" for model, reasons in declined]
         text += [""] if declined else []
     return "\n".join(text).rstrip() + "\n"
 
 
-def _line(cells: Iterable[str]) -> str:
+def line_of(cells: Iterable[str]) -> str:
+    """A row of a Markdown table."""
     return f"| {' | '.join(cells)} |"

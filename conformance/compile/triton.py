@@ -28,7 +28,13 @@ from types import MappingProxyType
 from pagedattn.conformance.compile.judging import compiled
 from pagedattn.conformance.compile.recording import Job, record
 from pagedattn.conformance.compile.specs import MODEL_SPECS
-from pagedattn.conformance.compile.table import Row, lines_by_digest, markdown, with_models
+from pagedattn.conformance.compile.table import (
+    Row,
+    lines_by_digest,
+    markdown,
+    spread,
+    with_models,
+)
 from pagedattn.conformance.compile.usage import CHIPS
 
 __all__ = ["Outcome", "gate", "main"]
@@ -63,12 +69,6 @@ def _record_all(
     return jobs, refused
 
 
-def _spread(names: list[Name], count: int) -> list[Name]:
-    """`count` of them at even distances."""
-    step = max(1, len(names) // count) if count else len(names) + 1
-    return names[step - 1 :: step][:count]
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What a gate found. lines: the table by chip. rows: what was compiled, the rest was known."""
@@ -94,7 +94,7 @@ def gate(
     names = list(jobs)
     digests = {name: job.digest for name, job in jobs.items()}
     old = sorted((n for n in names if digests[n] in known), key=lambda n: digests[n])
-    again = _spread(old, sample)
+    again = spread(old, sample)
     todo = [n for n in names if n in again or n not in old]
     arguments = (target, list(chips), list(models))
     made: dict[Name, Row] = {}

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from pagedattn.device import SHARED_MEM
+
 __all__ = ["CHIPS", "Chip", "Usage", "faults"]
 
 
@@ -26,9 +28,9 @@ class Chip:
 
 CHIPS: Mapping[str, Chip] = MappingProxyType(
     {
-        "sm_80": Chip("sm_80", "cuda", 80, 32, 166_912),
-        "sm_90": Chip("sm_90", "cuda", 90, 32, 232_448),
-        "sm_100": Chip("sm_100", "cuda", 100, 32, 232_448),
+        "sm_80": Chip("sm_80", "cuda", 80, 32, SHARED_MEM[8, 0]),
+        "sm_90": Chip("sm_90", "cuda", 90, 32, SHARED_MEM[9, 0]),
+        "sm_100": Chip("sm_100", "cuda", 100, 32, SHARED_MEM[10, 0]),
         "gfx942": Chip("gfx942", "hip", "gfx942", 64, 65_536),
     }
 )

@@ -33,22 +33,28 @@ template <typename T> __device__ __forceinline__ void store_16(T* to, const floa
   }
 }
 
-// One row of `count` numbers at `from` (null: none), `padded` columns wide in shared memory.
+// 16 bytes of shared memory from the first `count` numbers at `from`; the rest is zero.
+template <typename T>
+__device__ __forceinline__ void load_vector(T* to, const T* from, int count, int vectors) {
+  constexpr int SIZE = 16 / sizeof(T);
+  if (count == 0) {
+    *reinterpret_cast<uint4*>(to) = make_uint4(0u, 0u, 0u, 0u);
+  } else if (vectors) {
+    copy_async_16(to, from, count * (int)sizeof(T));
+  } else {
+#pragma unroll
+    for (int i = 0; i < SIZE; ++i) to[i] = i < count ? from[i] : T();
+  }
+}
+
+// One row of `width` numbers at `from` (null: none), `padded` columns wide in shared memory.
 template <typename T>
 __device__ __forceinline__ void load_row(
     T* to, const T* from, int width, int padded, int vectors, int lane, int lanes) {
   constexpr int SIZE = 16 / sizeof(T);
-  for (int column = lane * SIZE; column < padded; column += lanes * SIZE) {
-    const int count = from ? min(max(width - column, 0), SIZE) : 0;
-    if (count == 0) {
-      *reinterpret_cast<uint4*>(to + column) = make_uint4(0u, 0u, 0u, 0u);
-    } else if (vectors) {
-      copy_async_16(to + column, from + column, count * (int)sizeof(T));
-    } else {
-#pragma unroll
-      for (int i = 0; i < SIZE; ++i) to[column + i] = i < count ? from[column + i] : T();
-    }
-  }
+  for (int column = lane * SIZE; column < padded; column += lanes * SIZE)
+    load_vector(to + column, from ? from + column : nullptr,
+                from ? min(max(width - column, 0), SIZE) : 0, vectors);
 }
 
 // The same from numbers of another dtype, `index` elements behind `base` (null: none), times

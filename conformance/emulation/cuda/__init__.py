@@ -12,10 +12,11 @@ leaves undefined is reported with block, thread and line. docs/emulation-cuda.md
 in which mode, and what is not modelled.
 """
 
+from pagedattn.conformance.emulation.cuda.checks import Check
 from pagedattn.conformance.emulation.cuda.driver import EmulatedDriver, install
 from pagedattn.conformance.emulation.cuda.errors import CompileError, KernelFault, LaunchError
 from pagedattn.conformance.emulation.cuda.extents import memory
-from pagedattn.conformance.emulation.cuda.function import Check, Function, recording
+from pagedattn.conformance.emulation.cuda.function import Function, recording
 from pagedattn.conformance.emulation.cuda.module import RawModule
 
 __all__ = [

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pagedattn.conformance.emulation.cuda import toolchain
+from pagedattn.conformance.emulation.cuda.checks import Check, link_flags
 from pagedattn.conformance.emulation.cuda.elf import tls_symbols
 from pagedattn.conformance.emulation.cuda.errors import CompileError
 from pagedattn.conformance.emulation.cuda.options import Options
+from pagedattn.device import SHARED_MEM
 
 __all__ = ["DYNAMIC_BYTES", "GUARD_BYTES", "Source", "build", "kernel_names"]
 
-DYNAMIC_BYTES = 232448  # room for the largest dynamic shared memory of any architecture
+DYNAMIC_BYTES = max(SHARED_MEM.values())
 GUARD_BYTES = 4096  # canaries behind it
 
 _EXPORT = '__attribute__((visibility("default")))'
@@ -37,13 +39,14 @@ def kernel_names(text: str) -> list[str]:
     return list(dict.fromkeys(_GLOBAL.findall(_BOUNDS.sub("", _COMMENT.sub("", text)))))
 
 
-def build(source: Source, names: tuple[str, ...], options: Options, *, checked: bool) -> Path:
+def build(source: Source, names: tuple[str, ...], options: Options, *, checks: Check) -> Path:
     """The shared library of these kernels: simt_kernel_0, ... in the order of the names."""
-    given = toolchain.flags(options.standard, checked=checked)
+    given = toolchain.flags(options.standard, checks)
     folders = ((source.folder,) if source.folder else ()) + options.include
     text = _with_entries(source, names)
     defined = (f"-D__CUDA_ARCH__={options.arch * 10}", *options.definitions)
-    key = toolchain.key_of(text, *defined, *given, *_included(source.text, folders))
+    linked = link_flags(checks)
+    key = toolchain.key_of(text, *defined, *given, *linked, *_included(source.text, folders))
 
     def compile_to(work: Path) -> None:
         file, obj = work / "kernel.cpp", work / "kernel.o"
@@ -56,9 +59,8 @@ def build(source: Source, names: tuple[str, ...], options: Options, *, checked: 
         toolchain.run([*command, "-c", str(file), "-o", str(obj)], name=source.name, folder=work)
         stub = work / "shared.s"
         stub.write_text(_shared_segment(obj, source.name))
-        link = [gcc, "-shared", str(obj), str(stub), "-o", str(work / "kernel.so")]
-        if checked:
-            link.insert(1, "-Wl,--wrap=memcpy,--wrap=memset,--wrap=memmove")
+        link = [gcc, *linked, "-shared", str(obj), str(stub)]
+        link += ["-o", str(work / "kernel.so")]
         toolchain.run(link, name=source.name, folder=work)
         obj.unlink()
 

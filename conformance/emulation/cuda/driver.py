@@ -9,19 +9,12 @@ from typing import Any
 from pagedattn.conformance.emulation.cuda.function import Function, recording
 from pagedattn.conformance.emulation.cuda.module import RawModule
 from pagedattn.conformance.emulation.cuda.toolchain import probe
-from pagedattn.device import DeviceInfo
+from pagedattn.conformance.emulation.device import emulated_gpu
 from pagedattn.emulation import Emulation, Judged
 
 __all__ = ["DEVICE", "EmulatedDriver", "capture", "install"]
 
-DEVICE = DeviceInfo(
-    "cuda",
-    sm=(9, 0),
-    name="sm_90 emulated on the CPU",
-    num_sms=32,
-    shared_mem=232448,
-    real=True,
-)
+DEVICE = emulated_gpu(num_sms=32)
 _SEAM = "pagedattn.backends.cupy.driver"
 
 
@@ -61,4 +54,6 @@ def install() -> Emulation:
     probe()
     seam: Any = importlib.import_module(_SEAM)
     seam.DRIVER = EmulatedDriver()
-    return Emulation(device=DEVICE, judged=Judged.KERNELS, capture=capture)
+    return Emulation(
+        device=DEVICE, judged=Judged.KERNELS, capture=capture, replaces=frozenset({"cupy"})
+    )

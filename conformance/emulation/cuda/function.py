@@ -8,33 +8,20 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import IntFlag
 from typing import Any
 
 from pagedattn.conformance.emulation.cuda import arguments, limits
 from pagedattn.conformance.emulation.cuda.build import GUARD_BYTES
+from pagedattn.conformance.emulation.cuda.checks import Check
 from pagedattn.conformance.emulation.cuda.errors import KernelFault, LaunchError
 from pagedattn.conformance.emulation.cuda.extents import regions_of
 from pagedattn.conformance.emulation.cuda.library import Fault, Launch, Library, Region, launcher
 
-__all__ = ["Check", "Function", "recording"]
+__all__ = ["Function", "recording"]
 
 _PLAIN_GUARD_BYTES = 512  # canaries looked at after every block, without checked mode
 _recorders: list[list[Callable[[], None]]] = []
 _lock = threading.RLock()  # the runtime runs one launch at a time
-
-
-class Check(IntFlag):
-    """What checked mode looks for at every access, beside misaligned ones and array bounds.
-
-    BOUNDS         memory that the kernel was not given, writes through const pointers
-    RACES          shared memory: two threads, one of them writing, no barrier between
-    UNINITIALISED  shared memory read before any thread of the block wrote it
-    """
-
-    BOUNDS = 1
-    RACES = 2
-    UNINITIALISED = 4
 
 
 @contextmanager
@@ -127,7 +114,8 @@ class Function:
         for i, value in large:
             addresses[i] = ctypes.addressof(value)
         pointers = (ctypes.c_void_p * (count + 1))(*addresses)
-        regions = self._regions(args, buffer, pointers, large) if self._checks else []
+        watched = self._checks & ~Check.SANITIZERS
+        regions = self._regions(args, buffer, pointers, large) if watched else []
         table = (Region * (len(regions) + 1))(*regions)
         launch = Launch(
             kernel=self._entry.address,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pagedattn.conformance.emulation.cuda.errors import LaunchError
+from pagedattn.device import SHARED_MEM
 
 __all__ = ["DEFAULT_SHARED", "MAX_THREADS", "Limit", "check", "of"]
 
@@ -13,9 +14,6 @@ MAX_THREADS = 1024
 MAX_BLOCK = (1024, 1024, 64)
 MAX_GRID = (2**31 - 1, 65535, 65535)
 DEFAULT_SHARED = 48 * 1024  # more only after max_dynamic_shared_size_bytes was raised
-# Bytes of shared memory that one block may have, by compute capability.
-_SHARED = {70: 98304, 75: 65536, 80: 166912, 86: 101376, 87: 166912, 89: 101376, 90: 232448,
-           100: 232448, 103: 232448, 110: 232448, 120: 101376, 121: 101376}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,9 +26,11 @@ class Limit:
 
 def of(arch: int) -> Limit:
     """Of a compute capability times ten; ValueError for one that is unknown."""
-    if arch not in _SHARED:
-        raise ValueError(f"sm_{arch}: known are {', '.join(f'sm_{a}' for a in _SHARED)}")
-    return Limit(f"sm_{arch}", _SHARED[arch])
+    sm = divmod(arch, 10)
+    if sm not in SHARED_MEM:
+        known = ", ".join(f"sm_{major}{minor}" for major, minor in sorted(SHARED_MEM))
+        raise ValueError(f"sm_{arch}: known are {known}")
+    return Limit(f"sm_{arch}", SHARED_MEM[sm])
 
 
 def check(

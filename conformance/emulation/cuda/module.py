@@ -9,7 +9,8 @@ from pathlib import Path
 
 from pagedattn.conformance.emulation.cuda import limits
 from pagedattn.conformance.emulation.cuda.build import Source, build, kernel_names
-from pagedattn.conformance.emulation.cuda.function import Check, Function
+from pagedattn.conformance.emulation.cuda.checks import Check, require_sanitizer, wanted
+from pagedattn.conformance.emulation.cuda.function import Function
 from pagedattn.conformance.emulation.cuda.library import Library
 from pagedattn.conformance.emulation.cuda.options import Options
 
@@ -25,8 +26,8 @@ class RawModule:
     options           those of NVRTC; -arch sets __CUDA_ARCH__ and the limits of shared memory
     name_expressions  the kernels wanted ("decode<float, 64>"); default: every __global__ function
                       that the source itself declares
-    checked           True: BOUNDS and RACES; or the Checks wanted. Much slower. Default: what
-                      PAGEDATTN_SIMT_CHECKED says, else False
+    checked           True: BOUNDS and RACES; or the Checks wanted. Slower. Default: what
+                      PAGEDATTN_SIMT_SANITIZE and PAGEDATTN_SIMT_CHECKED say, else False
     """
 
     def __init__(
@@ -52,11 +53,7 @@ class RawModule:
         self.name_expressions = tuple(names)
         if not self.name_expressions:
             raise ValueError("the source declares no __global__ function and none is named")
-        if checked is None:
-            checked = os.environ.get("PAGEDATTN_SIMT_CHECKED", "") not in ("", "0")
-        if not isinstance(checked, Check):
-            checked = Check.BOUNDS | Check.RACES if checked else Check(0)
-        self.checks = checked
+        self.checks = wanted(checked)
         self._library: Library | None = None
         self._functions: dict[str, Function] = {}
 
@@ -64,8 +61,10 @@ class RawModule:
         """Compiles now; CompileError with the compiler's log."""
         with _lock:
             if self._library is None:
+                if self.checks & Check.SANITIZERS:
+                    require_sanitizer(self._source.name)
                 args = (self._source, self.name_expressions, self._options)
-                self._library = Library(build(*args, checked=bool(self.checks)))
+                self._library = Library(build(*args, checks=self.checks))
 
     def get_function(self, name: str) -> Function:
         """The kernel of that name expression."""

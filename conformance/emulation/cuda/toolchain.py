@@ -19,11 +19,17 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from pagedattn.conformance.emulation.cuda.checks import (
+    Check,
+    compile_flags,
+    require_sanitizer,
+    wanted,
+)
 from pagedattn.conformance.emulation.cuda.errors import CompileError
 from pagedattn.errors import NotReady
+from pagedattn.user_cache import cache_path
 
 __all__ = [
-    "CHECKED_FLAGS",
     "INCLUDE",
     "build_once",
     "compiler",
@@ -56,18 +62,11 @@ _FLAGS = (
     "-Wno-unknown-pragmas",
     "-Wno-attributes",
 )
-CHECKED_FLAGS = (
-    "-g1",
-    "-fsanitize=thread,bounds,alignment",
-    "-fno-sanitize-recover=all",
-    "--param=tsan-distinguish-volatile=1",
-    "--param=tsan-instrument-func-entry-exit=0",
-)
 
 
-def flags(standard: str, *, checked: bool) -> tuple[str, ...]:
+def flags(standard: str, checks: Check) -> tuple[str, ...]:
     """The compiler flags of kernels in this version of C++."""
-    return (f"-std={standard}", *_FLAGS, *(CHECKED_FLAGS if checked else ()))
+    return (f"-std={standard}", *_FLAGS, *compile_flags(checks))
 
 
 @functools.cache
@@ -86,6 +85,11 @@ def compiler() -> tuple[str, str]:
 
 def probe() -> None:
     """NotReady, with what to do, when kernels could not be built here."""
+    try:
+        if wanted(None) & Check.SANITIZERS:
+            require_sanitizer("the CUDA emulation")
+    except CompileError as error:
+        raise NotReady("emulator", "cupy", "unavailable", error.log) from error
     try:
         compiler()
         cache().mkdir(parents=True, exist_ok=True)
@@ -127,9 +131,7 @@ def digest(*parts: str) -> str:
 
 def cache() -> Path:
     """The folder of everything built."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    given = os.environ.get("PAGEDATTN_SIMT_CACHE")
-    return Path(given) if given else Path(base) / "pagedattn" / "simt"
+    return cache_path("simt", variable="PAGEDATTN_SIMT_CACHE")
 
 
 def build_once(key: str, build: Callable[[Path], None]) -> Path:
@@ -152,9 +154,10 @@ def build_once(key: str, build: Callable[[Path], None]) -> Path:
 
 
 def run(command: Sequence[str], *, name: str, folder: Path) -> None:
-    """Runs the compiler in `folder`; CompileError with its log, from which that folder's name is
-    cut away."""
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    """Runs the compiler in `folder`, without what was preloaded into this process; CompileError
+    with its log, from which that folder's name is cut away."""
+    plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=plain)
     if done.returncode:
         raise CompileError(name, done.stderr.replace(f"{folder}/", ""))
 

@@ -35,6 +35,7 @@
 #include "simt/warp.h"
 #include "simt/atomics.h"
 #include "simt/ptx.h"
+#include "simt/wgmma.h"
 #include "simt/entry.h"
 
 #endif

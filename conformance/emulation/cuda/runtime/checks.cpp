@@ -1,12 +1,14 @@
 // Checked mode. The kernel was compiled with -fsanitize=thread,bounds,alignment but is linked to
 // this file instead of the sanitizers: every access comes by here, is looked up in the memory that
 // the kernel was given, and in shared memory is held against what other threads did.
+// (Check::SANITIZERS is another build, of sanitizers.cpp.)
 #include "state.h"
 
 namespace simt {
 
 struct Shadow {  // of one byte of shared memory
   unsigned write_epoch, write_clock, read_epoch, read_clock;
+  unsigned fences;  // of the writer, when it wrote
   unsigned short writer, reader;
   unsigned char written;                   // in this block
   unsigned char in_flight;                 // a cp.async has yet to land here
@@ -15,12 +17,12 @@ struct Shadow {  // of one byte of shared memory
 static std::vector<Shadow> shadow;
 
 void reset_shadow() {
-  if (!block.launch.checks) return;
+  if (!(block.launch.checks & ~SANITIZERS)) return;
   shadow.assign(static_cast<size_t>(block.dynamic_end - block.shared), Shadow{});
 }
 
 void set_in_flight(const void *address, unsigned size, bool in_flight) {
-  if (!block.launch.checks) return;
+  if (!(block.launch.checks & ~SANITIZERS)) return;
   Shadow *s = &shadow[static_cast<size_t>(static_cast<const char *>(address) - block.shared)];
   for (unsigned i = 0; i < size; ++i) s[i].in_flight = in_flight;
 }
@@ -29,12 +31,6 @@ void set_in_flight(const void *address, unsigned size, bool in_flight) {
 static bool ordered(unsigned other, unsigned clock) {
   return other == running.thread || (other >> 5 == running.thread >> 5 && me().clock > clock);
 }
-
-// Where an access happens: an instruction of the kernel, or a place when the runtime makes it.
-struct Site {
-  const void *pc;
-  Place place;
-};
 
 static void race(const char *what, unsigned other, const void *address, unsigned size,
                  const Site &site) {
@@ -84,14 +80,23 @@ static void check_shared(const char *p, unsigned size, Access access, const Site
       }
     }
     s.write_epoch = epoch, s.write_clock = me().clock, s.writer = running.thread;
+    s.fences = me().fences;
     s.written = 1;
   }
 }
 
 static void check(const void *address, unsigned size, Access access, const Site &site) {
   if (!block.launch.checks) return;
+  if (block.launch.checks & SANITIZERS) return check_poison(address, size, access, site);
   const char *p = static_cast<const char *>(address);
-  if (p >= stack_of(running.thread) && p + size <= stack_of(running.thread) + STACK) return;
+  if (p >= stack_of(running.thread) && p + size <= stack_of(running.thread) + STACK) {
+    if (const Place *product = under_way(p, size)) {
+      stop("an accumulator is touched while the product of " + text(*product) +
+               " is under way: wgmma.wait_group comes first",
+           site.place, site.pc);
+    }
+    return;
+  }
   const unsigned guard = block.launch.guard_bytes;
   if (p >= block.shared && p < block.dynamic_end + guard) {
     if (!is_shared(p, size)) {
@@ -126,6 +131,17 @@ static void check(const void *address, unsigned size, Access access, const Site 
                      : "outside the memory that the kernel was given: ") +
            address_report(p, size),
        site.place, site.pc);
+}
+
+// The asynchronous proxy, which tensor cores read through, sees what a thread wrote once it fenced.
+void check_fenced(const void *address, unsigned size, const Place &place) {
+  if (!(block.launch.checks & RACES)) return;
+  const Shadow &s = shadow[static_cast<size_t>(static_cast<const char *>(address) - block.shared)];
+  if (!s.written || block.fibers[s.writer].fences > s.fences) return;
+  stop("wgmma reads what thread " + name_of(s.writer) +
+           " wrote to shared memory with no fence.proxy.async behind the write: " +
+           address_report(address, size),
+       place);
 }
 
 SIMT_EXPORT void touch(const void *address, unsigned size, Access access, const void *pc) {
@@ -201,37 +217,4 @@ SIMT_EXPORT void *__wrap_memset(void *to, int value, size_t size) {
 SIMT_EXPORT void __tsan_init() {}
 SIMT_EXPORT void __tsan_func_entry(void *) {}
 SIMT_EXPORT void __tsan_func_exit() {}
-
-// The layouts are those of the compiler's undefined-behaviour checks.
-struct SourceLocation {
-  const char *file;
-  unsigned line, column;
-};
-struct TypeDescriptor {
-  unsigned short kind, info;
-  char name[1];
-};
-struct OutOfBounds {
-  SourceLocation place;
-  const TypeDescriptor *array, *index;
-};
-struct TypeMismatch {
-  SourceLocation place;
-  const TypeDescriptor *type;
-  unsigned char log_alignment, kind;
-};
-static simt::Place place_of(const SourceLocation &s) { return {s.file, static_cast<int>(s.line)}; }
-
-SIMT_EXPORT void __ubsan_handle_out_of_bounds_abort(OutOfBounds *data, uintptr_t index) {
-  simt::stop("index " + std::to_string(static_cast<int64_t>(index)) +
-                 " is outside an array of type " + data->array->name,
-             place_of(data->place));
-}
-SIMT_EXPORT void __ubsan_handle_type_mismatch_v1_abort(TypeMismatch *data, uintptr_t pointer) {
-  simt::stop("misaligned access: type " + std::string(data->type->name) +
-                 " needs an address that is a multiple of " +
-                 std::to_string(1u << data->log_alignment) + "; " +
-                 simt::address_report(reinterpret_cast<const void *>(pointer), 1),
-             place_of(data->place));
-}
 }

@@ -99,11 +99,15 @@ struct Signals {  // handlers for the duration of a launch
 
 static void poison_shared() {
   const Launch &l = block.launch;
+  const char *const end = block.dynamic_end + l.guard_bytes;
+  set_poison(block.shared, end, false);
   memset(block.shared, POISON, l.static_bytes);
   memset(block.shared + l.static_bytes, CANARY,
          static_cast<size_t>(block.dynamic - block.shared) - l.static_bytes);
   memset(block.dynamic, POISON, l.dynamic_bytes);
   memset(block.dynamic_end, CANARY, l.guard_bytes);
+  set_poison(block.shared + l.static_bytes, block.dynamic, true);
+  set_poison(block.dynamic_end, end, true);
 }
 
 static bool overrun(const char *begin, const char *end, const char *kind, const char *start,
@@ -149,8 +153,10 @@ static void run_blocks() {
     ++block.epoch;
     poison_shared();
     reset_shadow();
+    reset_wgmma();
     prepare_block();
     run_block();
+    if (!block.failed) check_products();
     if (!block.failed) check_canaries();
   }
 }
@@ -195,7 +201,10 @@ extern "C" SIMT_EXPORT int simt_launch(const simt::Launch *launch, simt::Fault *
   block.failed = false;
   block.fault_shared = -1;
   if (sigsetjmp(block.escape, 1) == 0) simt::run_blocks();
+  simt::set_poison(block.shared, block.dynamic_end + launch->guard_bytes, false);
   if (!block.failed) return 0;
+  // Threads that were left in the middle of a function have poison on their stacks.
+  simt::set_poison(simt::stack_of(0), simt::stack_of(block.threads - 1) + simt::STACK, false);
   simt::report(fault, block.has_thread);
   return 1;
 }

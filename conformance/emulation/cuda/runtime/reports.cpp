@@ -29,6 +29,14 @@ const char *op_name(Op op) {
       return "mma.sync";
     case Op::LdMatrix:
       return "ldmatrix";
+    case Op::Wgmma:
+      return "wgmma.mma_async";
+    case Op::WgmmaFence:
+      return "wgmma.fence";
+    case Op::WgmmaCommit:
+      return "wgmma.commit_group";
+    case Op::WgmmaWait:
+      return "wgmma.wait_group";
   }
   return "a warp operation";
 }
@@ -111,8 +119,10 @@ std::string address_report(const void *address, unsigned size) {
     const ptrdiff_t d = p < r.begin ? r.begin - p : p + size > r.end ? p - r.end : 0;
     if (!nearest || d < distance) nearest = &r, distance = d;
   }
-  if (!nearest) return "address " + hex(address) + ", in no memory that the kernel was given";
-  return "address " + hex(address) + ": byte " + std::to_string(p - nearest->begin) + " of the " +
+  const std::string bare = "address " + hex(address);
+  if (!nearest && !launch.num_regions) return bare;
+  if (!nearest) return bare + ", in no memory that the kernel was given";
+  return bare + ": byte " + std::to_string(p - nearest->begin) + " of the " +
          std::to_string(nearest->end - nearest->begin) + " bytes of argument " +
          std::to_string(nearest->argument);
 }

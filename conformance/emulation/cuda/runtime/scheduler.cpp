@@ -137,7 +137,7 @@ void prepare_block() {
     f.index = i;
     f.tid = {i % blockDim.x, i / blockDim.x % blockDim.y, i / (blockDim.x * blockDim.y)};
     f.state = State::Running;
-    f.clock = f.group = 0;
+    f.clock = f.group = f.fences = 0;
     f.last = nullptr;
     f.copies.clear();
     // Stacks one page-multiple apart would all use the same few cache sets.

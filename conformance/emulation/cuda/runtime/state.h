@@ -21,6 +21,12 @@ struct Place {
   int line = 0;
 };
 
+// Where an access happens: an instruction of the kernel, or a place when the runtime makes it.
+struct Site {
+  const void *pc;
+  Place place;
+};
+
 // A registered piece of global memory.
 struct Region {
   const char *begin, *end;
@@ -45,7 +51,7 @@ struct Launch {
   const Region *regions;
 };
 
-enum Check : unsigned { BOUNDS = 1, RACES = 2, UNINITIALISED = 4 };
+enum Check : unsigned { BOUNDS = 1, RACES = 2, UNINITIALISED = 4, SANITIZERS = 8 };
 
 enum class State : unsigned char { Running, Barrier, Named, Warp, Done };
 
@@ -77,6 +83,7 @@ struct Fiber {
   unsigned clock;  // number of the last warp operation that this thread took part in
   Group *last;     // of this thread's latest warp operation
   unsigned group;  // of the cp.async being collected
+  unsigned fences;  // fence.proxy.async of this thread
   std::vector<Copy> copies;
 };
 
@@ -144,6 +151,15 @@ const Slot *meet(unsigned mask, const void *value, unsigned size, Op op, const P
 void reset_shadow();  // checks.cpp
 void touch_at(const void *address, unsigned size, Access access, const Place &place);
 void set_in_flight(const void *address, unsigned size, bool in_flight);  // of a cp.async
-void check_canaries();                                                   // launch.cpp
+void check_poison(const void *address, unsigned size, Access access,
+                  const Site &site);                       // sanitizers.cpp
+void set_poison(const char *begin, const char *end, bool poisoned);
+void check_fenced(const void *address, unsigned size, const Place &place);
+void check_canaries();  // launch.cpp
+
+void reset_wgmma();  // wgmma.cpp
+void check_products();
+// The product under way that adds to these bytes of the running thread, or null.
+const Place *under_way(const char *address, unsigned size);
 
 }  // namespace simt

@@ -18,7 +18,10 @@ constexpr int warpSize = 32;
 
 namespace simt {
 
-enum class Op : int { SyncWarp, Shuffle, Vote, Reduce, Match, Mma, LdMatrix };
+enum class Op : int {
+  SyncWarp, Shuffle, Vote, Reduce, Match, Mma, LdMatrix,
+  Wgmma, WgmmaFence, WgmmaCommit, WgmmaWait
+};
 
 struct Running {
   unsigned thread;  // linear index in the block
