@@ -23,8 +23,8 @@ FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32})
 EIGHT_BIT = frozenset({torch.int8, torch.float8_e4m3fn, torch.float8_e5m2})
 FLOAT8 = EIGHT_BIT - {torch.int8}
 
-MAX_SOFTCAP = 30000.0
-"""Above it the 16-bit tanh, 1 - 2 / (e^2x + 1), has too few digits left for a score."""
+MAX_SOFTCAP = 1e30
+"""Below it neither the cap nor a score divided by it leaves the range of float32."""
 
 STEPS = {"decode": (8, 1, 4096), "prefill": (1, 2048, 2048)}
 """(requests, query_len, seq_len) of the steps that describe() predicts."""
@@ -73,16 +73,12 @@ class TritonBackend(AttentionBackend):
                 "int8, or 8-bit floats from sm_89 on",
                 "this GPU has no conversions of 8-bit floats; use an int8 cache",
             )
-        if (
-            spec.softcap is not None
-            and spec.softcap > MAX_SOFTCAP
-            and spec.dtype is not torch.float32
-        ):
+        if spec.softcap is not None and spec.softcap > MAX_SOFTCAP:
             yield Refusal(
                 self.name,
                 "softcap",
                 spec.softcap,
-                f"up to {MAX_SOFTCAP:g} in 16 bits",
+                f"up to {MAX_SOFTCAP:g}",
                 "such a cap changes nothing; leave it out",
             )
         if not heuristics.choose(spec, device):
@@ -90,7 +86,7 @@ class TritonBackend(AttentionBackend):
                 self.name,
                 "head_dim",
                 (spec.head_dim, spec.head_dim_v),
-                f"what fits {heuristics.shared_memory(device)} bytes of shared memory",
+                f"what fits {device.shared_limit} bytes of shared memory",
                 "use a 16-bit dtype or another backend",
             )
 
@@ -126,7 +122,8 @@ class TritonBackend(AttentionBackend):
             tile = tiles[0] if query_len * spec.group_size <= tiles[0].block_m else tiles[-1]
             c = cost(spec, device, tile, requests=requests, query_len=query_len, seq_len=seq_len)
             facts[f"{name} {requests} x {query_len} rows, {seq_len} keys"] = (
-                f"{c.bytes / 1e6:.1f} MB, {c.flop / 1e9:.2f} GFLOP, {c.intensity:.1f} FLOP/byte; "
+                f"{c.bytes / 1e6:.1f} MB ({c.loaded / 1e6:.1f} MB through L2), "
+                f"{c.flop / 1e9:.2f} GFLOP, {c.intensity:.1f} FLOP/byte; "
                 f"{c.parts} parts, {c.programs} programs, {c.per_sm} per SM, {c.waves} waves, "
                 f"{c.occupancy:.0%} of the warps"
             )

@@ -1,8 +1,8 @@
 """What a step should cost: bytes, FLOP, waves and occupancy, by arithmetic alone.
 
 Predictions to be confronted with measurements: what the kernel must move and multiply, and how many
-programs the device holds at once. Caches are not modelled: a key counts once per tile that loads
-it.
+programs the device holds at once. Device memory moves every key once, as if programs that load the
+same key met in the L2 cache; `loaded` counts it once per program, which is what L2 must serve.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pagedattn.backends.triton.heuristics import (
     Tile,
     keys_per_part,
     num_sms,
-    shared_memory,
     smem_bytes,
     target_items,
 )
@@ -31,6 +30,7 @@ class Cost:
     """Of one layer's run().
 
     bytes      read and written in device memory       flop     of the two matrix products
+    loaded     what the programs load and store, through L2
     programs   of the tile kernel                      waves    programs / (per_sm * SMs)
     per_sm     programs that one multiprocessor holds at once
     occupancy  warps that these are, of those it could hold
@@ -38,6 +38,7 @@ class Cost:
     """
 
     bytes: int
+    loaded: int
     flop: int
     programs: int
     per_sm: int
@@ -77,25 +78,25 @@ def cost(
     if spec.kv_quant is KVQuant.PER_TOKEN_HEAD:
         per_key += 4 if spec.shared_kv else 8
     heads = spec.num_kv_heads
-    moved = requests * sum(seen) * heads * per_key
-    moved += (
+    once = (
         requests
         * query_len
         * spec.num_heads
         * (spec.head_dim * spec.dtype.itemsize + spec.head_dim_v * spec.out_dtype.itemsize)
     )
     if parts > 1:
-        moved += 2 * items * heads * min(packed, tile.block_m) * (spec.head_dim_v + 2) * 4
+        once += 2 * items * heads * min(packed, tile.block_m) * (spec.head_dim_v + 2) * 4
     multiplied = requests * sum(
         _keys(spec, query_len, seq_len, row, row) for row in range(query_len)
     )
     flop = 2 * multiplied * spec.num_heads * (spec.head_dim + spec.head_dim_v)
     programs = items * heads
     memory = smem_bytes(spec, tile.block_m, tile.block_n, tile.num_stages)
-    held = min(tile.per_sm, shared_memory(device) // memory, MAX_WARPS // tile.num_warps)
+    held = min(tile.per_sm, device.shared_limit // memory, MAX_WARPS // tile.num_warps)
     per_sm = max(1, held)
     return Cost(
-        bytes=moved,
+        bytes=once + requests * _keys(spec, query_len, seq_len, 0, query_len) * heads * per_key,
+        loaded=once + requests * sum(seen) * heads * per_key,
         flop=flop,
         programs=programs,
         per_sm=per_sm,

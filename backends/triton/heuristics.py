@@ -29,7 +29,6 @@ __all__ = [
     "most_per_sm",
     "num_sms",
     "power_of_two",
-    "shared_memory",
     "smem_bytes",
     "split_head",
     "target_items",
@@ -44,8 +43,6 @@ CHUNK = 1024
 MIN_PART = 128
 """Keys below which a part costs more to merge than it saves."""
 
-_SHARED_MEMORY = {(8, 0): 166912, (8, 7): 166912, (9, 0): 232448, (10, 0): 232448, (10, 3): 232448}
-_SMALL_SHARED_MEMORY = 101376
 _NUM_SMS = {(8, 0): 108, (9, 0): 132, (10, 0): 148}
 
 
@@ -88,17 +85,6 @@ def split_head(dim: int) -> tuple[int, int]:
         return power_of_two(dim, at_least=16), 0
     rest = power_of_two(dim - whole, at_least=16)
     return (2 * whole, 0) if rest >= whole else (whole, rest)
-
-
-def shared_memory(device: DeviceInfo) -> int:
-    """Bytes that one program may use; from the architecture when the device is made up."""
-    if device.shared_mem:
-        return device.shared_mem
-    return _SMALL_SHARED_MEMORY if device.sm is None else _by_sm(device.sm)
-
-
-def _by_sm(sm: tuple[int, int]) -> int:
-    return _SHARED_MEMORY.get(sm, _SMALL_SHARED_MEMORY)
 
 
 def num_sms(device: DeviceInfo) -> int:
@@ -170,7 +156,7 @@ def _fitted(
     stages = tuning.get("num_stages", 3 if block_m <= 32 and not spec.batch_invariant else 2)
     if spec.mask is Mask.TREE and wide_warps(device):
         stages = 1  # Triton 3.6 cannot translate this loop with a pipeline for AMD
-    limit = shared_memory(device)
+    limit = device.shared_limit
     while smem_bytes(spec, block_m, block_n, stages) > limit:
         if stages > 1:
             stages -= 1

@@ -144,7 +144,7 @@ def walk(
             score = tl.dot(q1, tl.trans(k1), acc=score, input_precision="ieee")
         score = score * factor
         if CAP > 0.0:
-            score = CAP * UNIT * tanh(score, UNIT == 1.0)
+            score = CAP * UNIT * tanh(score, UNIT == 1.0 or CAP > 500.0)
         if MASKED or ALIBI:
             distance = key[None, :] - position[:, None]
         if ALIBI:

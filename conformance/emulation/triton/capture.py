@@ -2,11 +2,13 @@
 
 A captured launch has its pointers, scalars and grid for good; only the contents of tensors may
 change before a replay. Torch operations that run meanwhile are kept too, as they would be on a GPU:
-what they allocated at capture is filled anew, at the same place.
+what they allocated at capture is filled anew, at the same place. What other threads launch is
+theirs.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,28 +20,34 @@ __all__ = ["capture", "note"]
 
 Step = Callable[[], None]
 
-_steps: list[Step] | None = None
+
+class _Capturing(threading.local):
+    """What the thread captures; None: nothing."""
+
+    steps: list[Step] | None = None
+
+
+_capturing = _Capturing()
 
 
 def note(step: Step) -> None:
     """A kernel launch, to be run again by replay() if a capture is under way."""
-    if _steps is not None:
-        _steps.append(step)
+    if _capturing.steps is not None:
+        _capturing.steps.append(step)
 
 
 def capture(launch: Step) -> Step:
     """Runs `launch` once; the result runs its kernels and torch operations again, with the same
     pointers, scalars and grids. Raises RuntimeError inside of another capture."""
-    global _steps
-    if _steps is not None:
+    if _capturing.steps is not None:
         raise RuntimeError("capture() inside capture()")
     steps: list[Step] = []
-    _steps = steps
+    _capturing.steps = steps
     try:
         with _Operations():  # type: ignore[no-untyped-call]
             launch()
     finally:
-        _steps = None
+        _capturing.steps = None
 
     def replay() -> None:
         for step in steps:

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-from pagedattn.device import DeviceInfo
+from pagedattn.conformance.emulation.device import emulated_gpu
 from pagedattn.emulation import Emulation
 from pagedattn.errors import NotReady
 
@@ -15,14 +15,7 @@ __all__ = ["VERIFIED", "install"]
 VERIFIED = ("3.6.0", "3.7.0", "3.7.1", "3.8.0", "3.9.0")
 """Versions of Triton for which every repair was seen to be needed or harmless, and to hold."""
 
-_DEVICE = DeviceInfo(
-    "cuda",
-    sm=(9, 0),
-    name="sm_90 emulated on the CPU",
-    num_sms=8,
-    shared_mem=232448,
-    real=True,
-)
+_DEVICE = emulated_gpu(num_sms=8)
 _installed: list[Emulation] = []
 
 

@@ -6,6 +6,7 @@
                 chooses, one after the other: what waits for another program never ends
     memory      nothing is copied (the interpreter copies every storage back onto itself)
     capture     every launch is told to capture.py
+    threads     launches wait for each other, as on one stream
 
 PAGEDATTN_TRITON_ORDER: `shuffled` (the default; another order at every launch of a process),
 `shuffled:SEED` (the same order at every launch), `ascending`, `descending`.
@@ -19,6 +20,7 @@ import itertools
 import os
 import random
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -40,6 +42,7 @@ _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _OPTIONS = {f.name for cls in (CUDAOptions, HIPOptions) for f in dataclasses.fields(cls)}
 _NUMBER = re.compile(r"[iu](8|16|32|64)|fp(32|64)")
 _counter = itertools.count()
+_lock = threading.RLock()  # the interpreter has one grid, and one set of tensors, at a time
 _elements: dict[Any, tl.dtype] = {}
 
 
@@ -58,6 +61,10 @@ class _Launch:
     grid: Grid
 
     def __call__(self) -> None:
+        with _lock:
+            self._run()
+
+    def _run(self) -> None:
         builder = interpreter.interpreter_builder
         builder.set_grid_dim(*self.grid)
         memory.current[:] = self.extents
