@@ -182,6 +182,9 @@ class AttentionOp:
                 alibi_slopes=alibi_slopes,
             )
             raise
+        if torch.is_autocast_enabled(self.device.type):  # the spec's dtypes hold
+            with torch.autocast(self.device.type, enabled=False):
+                return self.kernel(q, cache, plan, out, lse, sinks, alibi_slopes)
         self.kernel(q, cache, plan, out, lse, sinks, alibi_slopes)
 
 

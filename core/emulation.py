@@ -34,16 +34,18 @@ class Judged(enum.StrEnum):
 class Emulation:
     """What an emulator gives to core once it is installed.
 
-    device   the GPU that the backend is told of wherever the device is the CPU
-    judged   what runs under this emulation
-    capture  runs a callable once and records its kernel launches; what it returns launches the
-             same again, with the very pointers, scalars and grids, as a replayed CUDA graph does.
-             None when the emulator cannot.
+    device    the GPU that the backend is told of wherever the device is the CPU
+    judged    what runs under this emulation
+    capture   runs a callable once and records its kernel launches; what it returns launches the
+              same again, with the very pointers, scalars and grids, as a replayed CUDA graph does.
+              None when the emulator cannot.
+    replaces  what the backend's offer requires and does without here: names of modules
     """
 
     device: DeviceInfo
     judged: Judged = Judged.KERNELS
     capture: Callable[[Callable[[], None]], Callable[[], None]] | None = None
+    replaces: frozenset[str] = frozenset()
 
 
 def wanted() -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import enum
 import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,9 +85,10 @@ class Offer:
         module, _, attribute = self.target.partition(":")
         return getattr(importlib.import_module(module), attribute)
 
-    def unavailable(self) -> str | None:
-        """A sentence that says what is missing and what to do, or None."""
-        absent = [name for name in self.requires if not _installed(name)]
+    def unavailable(self, *, replaced: Collection[str] = ()) -> str | None:
+        """A sentence that says what is missing and what to do, or None. `replaced` modules are not
+        looked for."""
+        absent = [name for name in self.requires if name not in replaced and not _installed(name)]
         if absent:
             return f"{', '.join(absent)} is not installed; {self.install or 'install it'}"
         reason = self.missing()

@@ -143,7 +143,8 @@ def _examine(row: Row) -> Row:
         if row.kind in (Kind.BACKEND, Kind.ALLOCATOR, Kind.POLICY):
             # The emulator first: it may bring what the backend's offer and module look for.
             emulated = _emulation(row.name) if row.kind is Kind.BACKEND else None
-            if reason := offer.unavailable():
+            replaced = emulated.replaces if emulated else frozenset()
+            if reason := offer.unavailable(replaced=replaced):
                 return replace(row, state=State.UNAVAILABLE, detail=reason)
             target = _loaded(offer)
             _check_type(row, target)

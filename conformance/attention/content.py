@@ -122,6 +122,21 @@ class Content:
             trees=None if self.trees is None else tuple(self.trees[r] for r in requests),
         )
 
+    def beside(self, other: Content) -> Content:
+        """A step of these requests and, after them, those of `other`; sinks and slopes of this."""
+
+        def both(a: Tensor | Stored | None, b: Tensor | Stored | None) -> Tensor | Stored | None:
+            return (*a, *b) if isinstance(a, tuple) and isinstance(b, tuple) else a
+
+        return dataclasses.replace(
+            self,
+            q=(*self.q, *other.q),
+            k=(*self.k, *other.k),
+            v=(*self.v, *other.v),
+            k_scale=both(self.k_scale, other.k_scale),
+            v_scale=both(self.v_scale, other.v_scale),
+        )
+
     def cut(self, request: int, rows: slice, keys: slice) -> Content:
         """One request with some of its query rows and keys; of a chunk or a split."""
         one = self.pick([request])

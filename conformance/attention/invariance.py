@@ -42,13 +42,13 @@ def _placement(phase: str, subject: AttentionSubject, seed: int) -> Measures:
 
 
 def _again(phase: str, subject: AttentionSubject, seed: int) -> Measures:
-    """The same call three times on one plan, on a second plan and on a second op."""
+    """The same call ten times on one plan, on a second plan and on a second op."""
     content = _content(phase, {}, subject, seed)
     step = place(content, subject.device, Placing(seed=seed))
     op = subject.open(step.spec, step.limits)
     plan = op.plan(step.batch)
     first = _copied(execute(op, step, plan))
-    for _ in range(2):
+    for _ in range(9):
         step.out[: sum(content.query_lens)] = float("nan")
         same_bits(first, execute(op, step, plan), "the same call again")
     same_bits(first, execute(op, step), "the same call through another plan")
@@ -110,21 +110,27 @@ def _order(phase: str, subject: AttentionSubject, seed: int) -> Measures:
     )
 
 
-def _batch_invariant(subject: AttentionSubject, seed: int) -> Measures:
-    """A row alone, in batches, in a prefill, under a wider table: the same bits, as claimed."""
-    spec = subject.spec({"batch_invariant": True}, rows=4)
+def _batch_invariant(wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> Measures:
+    """A row alone, in batches, in a prefill, beside a long one, under a wider table: the same bits,
+    as claimed."""
+    spec = subject.spec({"batch_invariant": True, **wanted}, rows=70)
+    rows = spec.max_query_len or 70
     n = 4 * spec.block_size + 3
     content = Content.random(spec, [4, 1, 4], [n, 9, 11], seed)
     batch = produce(subject, content, Placing(seed=seed))
     measures = compare(content, batch)
+    prefill = Content.random(spec, [rows, 4], [max(rows, 75), 9], seed + 1)
+    company = content.pick([0]).beside(prefill)
+    same_bits(_only(batch, 0), _only(produce(subject, company), 0), "a long prefill in the batch")
     for row in range(4):
         end = n - 3 + row
         one = content.cut(0, slice(row, row + 1), slice(0, end))
         alone = produce(subject, one, Placing(seed=seed + row, extra_columns=7))
-        same_bits(Produced([batch.out[0][row : row + 1]], None), _no_lse(alone), "company")
-        crowd = one.pick([0] * 8)
-        for out in produce(subject, crowd, Placing(seed=seed)).out:
-            same_bits(_no_lse(alone), Produced([out], None), "a batch of copies")
+        same_bits(_row(batch, row), alone, "company")
+        if row in (0, 3):
+            crowd = produce(subject, one.pick([0] * (8, 40)[row // 3]), Placing(seed=seed))
+            for request in range(len(crowd.out)):
+                same_bits(alone, _only(crowd, request), "a batch of copies")
     return measures
 
 
@@ -135,13 +141,16 @@ def _batch_invariant_long(subject: AttentionSubject, seed: int) -> Measures:
     alone = produce(subject, content, Placing(seed=seed))
     for copies in (2, 9):
         crowd = produce(subject, content.pick([0] * copies), Placing(seed=seed))
-        for out in crowd.out:
-            same_bits(_no_lse(alone), Produced([out], None), f"a batch of {copies} copies")
+        for request in range(copies):
+            same_bits(alone, _only(crowd, request), f"a batch of {copies} copies")
     return compare(content, alone)
 
 
-def _no_lse(produced: Produced) -> Produced:
-    return Produced(produced.out, None)
+def _row(produced: Produced, row: int) -> Produced:
+    """One row of request 0."""
+    rows = slice(row, row + 1)
+    lse = None if produced.lse is None else [produced.lse[0][rows]]
+    return Produced([produced.out[0][rows]], lse)
 
 
 def _padding(rows: int, requests: str, subject: AttentionSubject, seed: int) -> Measures:
@@ -172,6 +181,15 @@ def _upper_bound(
     return judge(subject, content, Placing(seed=seed, lengths_slack=slack))
 
 
+def _no_keys(subject: AttentionSubject, seed: int) -> Measures:
+    """Requests without keys, whatever the bound says, and one that ends where a split of the bound
+    would."""
+    spec = subject.spec({"async_lengths": True})
+    content = Content.random(spec, [1, 1, 1, 1], [0, 5, 0, 2 * spec.block_size], seed)
+    slack = 2 * spec.block_size
+    return judge(subject, content, Placing(seed=seed, lengths_slack=slack))
+
+
 def _cases() -> list[Case]:
     cases = []
 
@@ -194,7 +212,17 @@ def _cases() -> list[Case]:
             judge_it = partial(_upper_bound, 40, phase, wanted)
             add(f"async/{id}/{phase}", "async-lengths", judge_it, core=False)
     add("plans/two-alive", "plan", _two_plans)
-    add("batch-invariance/rows", "batch-invariance", _batch_invariant, "KH-55", core=False)
+    options: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("rows", {}), ("lse", {"return_lse": True}), ("window", {"window": (20, None)}),
+        ("int8", {"kv_dtype": torch.int8, "kv_quant": KVQuant.PER_TOKEN_HEAD}),
+        ("sinks", {"sinks": True, "return_lse": True}), ("bfloat16", {"dtype": torch.bfloat16}),
+    )  # fmt: skip
+    for id, wanted in options:
+        judge_it = partial(_batch_invariant, wanted)
+        add(f"batch-invariance/{id}", "batch-invariance", judge_it, "KH-55", core=False)
+    add("async/no-keys", "async-lengths", _no_keys, core=False)
+    judge_it = partial(_upper_bound, 40, "mixed", {"mask": Mask.TREE})
+    add("async/tree", "async-lengths", judge_it, core=False)
     add("batch-invariance/long", "batch-invariance", _batch_invariant_long, "KH-55", core=False)
     for rows, requests in ((3, "none"), (0, "no-rows"), (5, "no-rows"), (0, "no-keys")):
         judge_it = partial(_padding, rows, requests)

@@ -93,6 +93,18 @@ def _shared_blocks(subject: AttentionSubject, seed: int) -> Measures:
     return judge(subject, content, Placing(seed=seed, reuse=(0, 0, 0)))
 
 
+def _all_shared(
+    wanted: dict[str, Any], query_lens: list[int], subject: AttentionSubject, seed: int
+) -> Measures:
+    """Every request has the same table: what all share may be read once, but each row has its own
+    mask over it."""
+    spec = subject.spec(wanted, rows=max(query_lens))
+    n = 3 * spec.block_size - 1
+    one = Content.random(spec, query_lens, [n] * len(query_lens), seed)
+    content = dataclasses.replace(one, k=one.k[:1] * len(query_lens), v=one.v[:1] * len(query_lens))
+    return judge(subject, content, Placing(seed=seed, reuse=(0,) * len(query_lens)))
+
+
 def _shared_prefix(subject: AttentionSubject, seed: int) -> Measures:
     """Three requests with the same first block, which go on in blocks of their own."""
     spec = subject.spec()
@@ -120,15 +132,19 @@ def _no_rows(subject: AttentionSubject, seed: int) -> Measures:
 
 
 def _repeated_block(subject: AttentionSubject, seed: int) -> Measures:
-    """One block twice in the same row of the table."""
+    """One block twice in the same row of the table, beside one that is there once: its keys count
+    twice."""
     spec = subject.spec()
     bs = spec.block_size
-    one = Content.random(spec, [1, 1], [2 * bs, 2 * bs], seed)
-    twice = torch.cat((one.k[0][:bs], one.k[0][:bs]))
-    twice_v = torch.cat((one.v[0][:bs], one.v[0][:bs]))
-    content = dataclasses.replace(one, k=(twice, one.k[1]), v=(twice_v, one.v[1]))
+    one = Content.random(spec, [1, 1], [3 * bs, 2 * bs], seed)
+
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat((x[: 2 * bs], x[:bs]))
+
+    k, v = (doubled(one.k[0]), one.k[1]), (doubled(one.v[0]), one.v[1])
+    content = dataclasses.replace(one, k=k, v=v)
     step = place(content, subject.device, Placing(seed=seed))
-    step.batch.block_table[0, 1] = step.batch.block_table[0, 0]
+    step.batch.block_table[0, 2] = step.batch.block_table[0, 0]
     return compare(content, execute(subject.open(spec, step.limits), step))
 
 
@@ -197,12 +213,16 @@ def _cases() -> list[Case]:
         ("table/no-columns", _no_columns, ("KH-07",)),
         ("table/strided", _strided_table, ("KH-26",)),
         ("table/shared-blocks", _shared_blocks, ()),
+        ("table/all-shared/decode", partial(_all_shared, {}, [1, 1, 1]), ()),
+        ("table/all-shared/prefill", partial(_all_shared, {}, [4, 3, 4]), ("KH-29",)),
         ("table/repeated-block", _repeated_block, ()),
         ("table/shared-prefix", _shared_prefix, ("KH-50",)),
         ("table/no-rows", _no_rows, ("KH-07", "KH-10")),
         ("table/zero-filler", _zero_filler, ("KH-05",)),
     ):
         cases.append(attention_case(id, "block-table", judge_it, faults=faults, core=True))
+    windowed = partial(_all_shared, {"window": (4, None)}, [2, 1, 3])
+    cases.append(attention_case("table/all-shared/window", "window", windowed, faults=("KH-33",)))
     return cases
 
 

@@ -26,7 +26,7 @@ from pagedattn.conformance.attention.place import place
 from pagedattn.conformance.attention.placing import Guard, Placing, Poison, Storage
 from pagedattn.conformance.attention.pools import make_cache
 from pagedattn.conformance.attention.subject import AttentionSubject
-from pagedattn.conformance.attention.writing import QUANTISED
+from pagedattn.conformance.attention.writing_8_bit import QUANTISED
 from pagedattn.conformance.case import Case
 from pagedattn.spec import Layout, Limits
 from pagedattn.states import merge_states

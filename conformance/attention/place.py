@@ -159,11 +159,13 @@ def _batch(
 ) -> AttentionBatch:
     spec = content.spec
     width = max((len(t) for t in tables), default=0) + placing.extra_columns
-    padded = torch.full((len(tables), width + placing.table_gap), placing.filler, dtype=torch.int32)
+    skip = placing.table_skip
+    around = (len(tables), skip + width + placing.table_gap)
+    padded = torch.full(around, placing.filler, dtype=torch.int32)
     for r, table in enumerate(tables):
         for c, block in enumerate(table):
             if block is not None:
-                padded[r, c] = block
+                padded[r, skip + c] = block
     slots = []
     for rows, keys, table in zip(content.query_lens, content.seq_lens, tables, strict=True):
         for p in range(keys - rows, keys):
@@ -182,7 +184,7 @@ def _batch(
     return AttentionBatch(
         query_start_loc=starts.to(device, copy=True),
         seq_lens=lengths.to(device, copy=True),
-        block_table=padded.to(device)[:, :width],
+        block_table=padded.to(device)[:, skip : skip + width],
         slot_mapping=torch.tensor(slots, dtype=torch.int64).to(device),
         query_start_loc_host=starts,
         seq_lens_host=host_lengths,
@@ -230,6 +232,7 @@ def _rows(
         Rows.FUSED: (total + 2, heads + 3, dim),
         Rows.TRANSPOSED: (heads, total + 2, dim),
         Rows.WIDE: (total + 2, heads, dim + GAP),
+        Rows.ODD: (total + 2, heads, dim + 1),
     }
     base = torch.full(shapes[kind], fill, dtype=dtype, device=device)
 
@@ -240,6 +243,8 @@ def _rows(
             x = x.transpose(0, 1)
         elif kind is Rows.WIDE:
             x = x[..., :dim]
+        elif kind is Rows.ODD:
+            x = x[..., 1:]
         return x[1:-1]
 
     view = all_rows(base)

@@ -39,6 +39,7 @@ class Storage(enum.Enum):
     PLAIN = "plain"
     INTERLEAVED = "interleaved"  # k and v are views of one [N, 2, ...] tensor
     GAPS = "gaps"  # a head is wider than D, poison in between
+    ODD = "odd"  # wider by one element, so that no head begins on 16 bytes
 
 
 class Rows(enum.Enum):
@@ -48,6 +49,7 @@ class Rows(enum.Enum):
     FUSED = "fused"  # heads of a wider [T, H + others, D] tensor
     TRANSPOSED = "transposed"  # [H, T, D] seen as [T, H, D]
     WIDE = "wide"  # [T, H, D + gap], cut to D
+    ODD = "odd"  # [T, H, D + 1], cut to its last D: no head begins on 16 bytes
 
 
 class Order(enum.Enum):
@@ -65,6 +67,7 @@ class Placing:
     filler         what table entries that no row can see hold
     extra_columns  table columns beyond the longest request
     table_gap      columns between the rows of the table that belong to nobody
+    table_skip     columns before its first one that belong to nobody
     spare_blocks   blocks of the pool beyond the owned ones
     padding_rows   rows of q, out and lse beyond query_start_loc[B]
     lengths_slack  seq_lens_host exceeds seq_lens by this (async_lengths)
@@ -82,6 +85,7 @@ class Placing:
     filler: int = INT_MAX
     extra_columns: int = 2
     table_gap: int = 0
+    table_skip: int = 0
     spare_blocks: int = 5
     padding_rows: int = 0
     lengths_slack: int = 0

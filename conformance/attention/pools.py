@@ -35,12 +35,13 @@ def make_cache(
         _poison(base, placing.poison.value[which])
         return base
 
-    gap = GAP if placing.storage is Storage.GAPS else 0
+    gap = {Storage.GAPS: GAP, Storage.ODD: 1}.get(placing.storage, 0)
+    at = 1 if placing.storage is Storage.ODD else 0
     dim, dim_v = spec.head_dim, spec.head_dim_v
     split: Callable[[Tensor], list[Tensor]]
     if spec.shared_kv:
         bases = [poisoned((num_blocks, *inner, dim + gap), 0)]
-        splits = [lambda x: [oriented(x)[..., :dim]]]
+        splits = [lambda x: [oriented(x)[..., at : at + dim]]]
     elif placing.storage is Storage.INTERLEAVED and dim == dim_v:
         bases = [poisoned((num_blocks, 2, *inner, dim), 0)]
         splits = [lambda x: [oriented(x[:, 0]), oriented(x[:, 1])]]
@@ -52,7 +53,10 @@ def make_cache(
         bases = [
             poisoned((num_blocks, *inner, d + (i + 1) * gap), i) for i, d in enumerate((dim, dim_v))
         ]
-        splits = [lambda x: [oriented(x)[..., :dim]], lambda x: [oriented(x)[..., :dim_v]]]
+        splits = [
+            lambda x: [oriented(x)[..., at : at + dim]],
+            lambda x: [oriented(x)[..., at : at + dim_v]],
+        ]
     pools = []
     for base, split in zip(bases, splits, strict=True):
         guards.append(Guard("the KV pool", "unowned-slots", base, slots=split))
@@ -129,7 +133,7 @@ def _store(content: Content, request: int, table: list[int | None], cache: KVCac
     if not content.spec.shared_kv:
         pools.append((cache.v, content.v[request]))
     for pool, values in pools:
-        as_bytes(pool)[blocks, offsets] = as_bytes(values[at]).to(pool.device)
+        as_bytes(pool)[blocks, offsets] = as_bytes(values)[at].to(pool.device)
     for scale, given in ((cache.k_scale, content.k_scale), (cache.v_scale, content.v_scale)):
         if isinstance(given, tuple):
             assert scale is not None

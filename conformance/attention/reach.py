@@ -52,7 +52,7 @@ def _far_blocks(subject: AttentionSubject, seed: int) -> Measures:
     content = Content.random(spec, [1, 1], [spec.block_size + 2, 3], seed)
     step = place(content, subject.device, Placing(seed=seed))
     near = execute(subject.open(spec, step.limits), step)
-    far, ids = _far_cache(spec, step)
+    far, paired, ids = _far_cache(spec, step)
     table = step.batch.block_table.cpu().clone()
     for r, own in enumerate(step.tables):
         for c, block in enumerate(own):
@@ -62,18 +62,20 @@ def _far_blocks(subject: AttentionSubject, seed: int) -> Measures:
     op = subject.open(spec, dataclasses.replace(step.limits, num_blocks=far.num_blocks))
     again = execute(op, dataclasses.replace(step, cache=far, batch=batch))
     same_bits(near, again, "block ids whose memory begins beyond 2**31 elements")
-    last = int(max(ids)) * spec.block_size + spec.block_size - 1
+    block = paired.num_blocks - 1
+    last = block * spec.block_size + spec.block_size - 1
     k, v = content.k[0][:1].to(subject.device), content.v[0][:1].to(subject.device)
-    op.write(k, v, far, torch.tensor([last], device=subject.device))
-    for name, row, pool in (("k", k, far.k), ("v", v, far.v)):
-        if not torch.equal(pool[int(max(ids)), spec.block_size - 1], row[0]):
+    op.write(k, v, paired, torch.tensor([last], device=subject.device))
+    for name, row, pool in (("k", k, paired.k), ("v", v, paired.v)):
+        if not torch.equal(pool[block, spec.block_size - 1], row[0]):
             raise CaseFailure(f"write() of slot {last} did not store {name} there")
     return compare(content, again)
 
 
-def _far_cache(spec: AttentionSpec, step: Step) -> tuple[KVCache, list[int]]:
-    """The step's blocks in a pool of 2**31 elements, and where each went. k and v are two views of
-    one memory, shifted by a block; every second id is used."""
+def _far_cache(spec: AttentionSpec, step: Step) -> tuple[KVCache, KVCache, list[int]]:
+    """The step's blocks in a pool of 2**31 elements, to be read, and where each went: k and v are
+    two views of one memory, shifted by a block, and every second id is used. The same memory as
+    blocks of k and of v in turn, to be written."""
     size = spec.block_size * spec.num_kv_heads * spec.head_dim
     blocks = REACH // size + 2 * step.limits.num_blocks + 2
     base = _reserve((blocks + 1) * size, spec.kv_dtype, step.cache.k.device)
@@ -85,7 +87,8 @@ def _far_cache(spec: AttentionSpec, step: Step) -> tuple[KVCache, list[int]]:
     ids = [blocks - 2 - 2 * block for block in range(step.limits.num_blocks)]
     for block, far in enumerate(ids):
         k[far], v[far] = step.cache.k[block], step.cache.v[block]
-    return KVCache(k=k, v=v), ids
+    paired = KVCache(k=k[: blocks // 2 * 2 : 2], v=k[1::2][: blocks // 2])
+    return KVCache(k=k, v=v), paired, ids
 
 
 def _far_rows(subject: AttentionSubject, seed: int) -> Measures:

@@ -87,12 +87,14 @@ def _dim(dim: int, wanted: dict[str, Any], subject: AttentionSubject, seed: int)
 def _memory(
     placing: Placing, phase: str, wanted: dict[str, Any], subject: AttentionSubject, seed: int
 ) -> Measures:
-    """Right, and the bits of the same step in plain memory; or InvalidTensor before the launch."""
+    """Right, and the bits of the same step in plain memory where that is aligned alike; or
+    InvalidTensor before the launch."""
     spec = subject.spec(wanted, rows=rows_of(phase))
     content = Content.random(spec, *lengths(phase, spec.block_size), seed)
     plain = produce(subject, content, Placing(seed=seed))
     measures, other = judge_memory(subject, content, dataclasses.replace(placing, seed=seed))
-    if other is not None:
+    odd = Rows.ODD in (placing.q_rows, placing.out_rows) or placing.storage is Storage.ODD
+    if other is not None and not odd:
         same_bits(plain, other, "the memory layout of the tensors")
     return measures
 
@@ -132,9 +134,22 @@ def _mla(subject: AttentionSubject, seed: int) -> Measures:
     return judge(subject, content, Placing(seed=seed))
 
 
+def _shared_heads(heads: int, dim_v: int, subject: AttentionSubject, seed: int) -> Measures:
+    """As many heads as a model of that kind has, and V that is the whole of K."""
+    spec = subject.spec(
+        {
+            "head_dim": 96, "head_dim_v": dim_v, "shared_kv": True,
+            "num_heads": heads, "num_kv_heads": 1,
+        }
+    )  # fmt: skip
+    content = Content.random(spec, [1, 1], [spec.block_size + 5, 3], seed)
+    return judge(subject, content, Placing(seed=seed))
+
+
 HEADS = (
     (4, 4), (9, 3), (8, 2), (8, 1), (32, 8), (10, 2), (12, 2), (14, 2),
     (28, 4), (32, 2), (64, 4), (24, 1), (48, 1), (71, 1), (40, 40), (128, 8),
+    (1, 1), (24, 2), (20, 2), (30, 2), (17, 1),
 )  # fmt: skip
 
 MEMORY: tuple[tuple[str, Placing, tuple[str, ...]], ...] = (
@@ -146,6 +161,10 @@ MEMORY: tuple[tuple[str, Placing, tuple[str, ...]], ...] = (
     ("out-wide", Placing(out_rows=Rows.WIDE), ("KH-25",)),
     ("kv-interleaved", Placing(storage=Storage.INTERLEAVED), ("KH-24",)),
     ("kv-gaps", Placing(storage=Storage.GAPS), ("KH-19", "KH-24")),
+    ("q-odd", Placing(q_rows=Rows.ODD), ("KH-26",)),
+    ("out-odd", Placing(out_rows=Rows.ODD), ("KH-25",)),
+    ("kv-odd", Placing(storage=Storage.ODD), ("KH-24",)),
+    ("table-odd", Placing(table_skip=1, table_gap=2), ("KH-26",)),
     (
         "everything",
         Placing(
@@ -195,10 +214,15 @@ def _cases() -> list[Case]:
             strided = partial(_memory, placing, phase, {"layout": Layout.HND})
             id = f"layout/hnd-{name}/{phase}"
             cases.append(attention_case(id, "layout", strided, faults=("KH-24", "KH-28")))
+    odd = partial(_heads, (9, 3), "mixed", {"layout": Layout.HND})
+    cases.append(attention_case("layout/hnd-9-3", "layout", odd, faults=("KH-23", "KH-28")))
     cases.append(attention_case("layout/hnd-square", "layout", _square_hnd, faults=("KH-28",)))
     for phase in ("decode", "mixed"):
         cases.append(attention_case(f"shared-kv/{phase}", "shared-kv", partial(_shared_kv, phase)))
     cases.append(attention_case("shared-kv/576-512", "shared-kv", _mla))
+    for id, q_heads, dim_v in (("many-heads", 40, 64), ("whole", 8, 96)):
+        judge_it = partial(_shared_heads, q_heads, dim_v)
+        cases.append(attention_case(f"shared-kv/{id}", "shared-kv", judge_it, faults=("KH-22",)))
     return cases
 
 

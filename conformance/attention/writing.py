@@ -4,7 +4,7 @@ else changes."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,35 +14,20 @@ from torch import Tensor
 
 from pagedattn.conformance.attention import quant
 from pagedattn.conformance.attention.build import attention_case
-from pagedattn.conformance.attention.execute import check_guards
+from pagedattn.conformance.attention.execute import check_guards, equal_bytes
 from pagedattn.conformance.attention.placing import Guard, Placing, Poison, Storage
 from pagedattn.conformance.attention.pools import as_bytes, make_cache
 from pagedattn.conformance.attention.subject import AttentionSubject
+from pagedattn.conformance.attention.write_rows import ROWS
 from pagedattn.conformance.case import Case, CaseFailure
 from pagedattn.errors import InvalidTensor
 from pagedattn.spec import AttentionSpec, KVQuant, Layout, Limits
 
-__all__ = ["CASES", "QUANTISED"]
+__all__ = ["CASES", "Shape", "write_case"]
 
 BLOCKS = 5
 SCALES = (0.0109, 0.034)
 TIE_SCALES = (2.0**-5, 2.0**-3)
-
-QUANTISED = tuple(
-    (f"{name}/{quantum.value.replace('_', '-')}", {"kv_dtype": dtype, "kv_quant": quantum})
-    for name, dtype in (
-        ("int8", torch.int8),
-        ("fp8-e4m3", torch.float8_e4m3fn),
-        ("fp8-e5m2", torch.float8_e5m2),
-    )
-    for quantum in (KVQuant.PER_TENSOR, KVQuant.PER_HEAD, KVQuant.PER_TOKEN_HEAD)
-) + tuple(
-    (f"{name}/per-tensor", {"kv_dtype": dtype, "kv_quant": KVQuant.PER_TENSOR})
-    for name, dtype in (
-        ("fp8-e4m3fnuz", torch.float8_e4m3fnuz),
-        ("fp8-e5m2fnuz", torch.float8_e5m2fnuz),
-    )
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +37,22 @@ class Shape:
     slots      a key of SLOTS
     padding    rows of k and v beyond slot_mapping, NaN
     fused      k and v are slices of one [T, Hq + 2 Hkv, D] tensor
+    rows       how k and how v lie in memory otherwise: keys of ROWS
     spread     of the values: large ones saturate an 8-bit cache
+    endless    some values are infinite
     ties       values lie in the middle between two 8-bit ones, at scales that are powers of two
+    any_bits   NaNs, infinities, denormal numbers and zeros of either sign among the values
     """
 
     slots: str = "scattered"
     padding: int = 0
     fused: bool = False
+    rows: tuple[str, str] = ("plain", "plain")
     storage: Storage = Storage.PLAIN
     spread: float = 1.0
+    endless: bool = False
     ties: bool = False
+    any_bits: bool = False
 
 
 def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed: int) -> None:
@@ -87,6 +78,8 @@ def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed
     sources = [x.clone() for _, x, _, _ in pools]
     device_k, device_v = _to_device(k, v, shape, subject.device)
     mapping = torch.tensor(slots, dtype=torch.int64, device=subject.device)
+    inputs = [("k", device_k), ("v", device_v), ("slot_mapping", mapping)]
+    given = [None if x is None else x.clone() for _, x in inputs]
     try:
         op.write(device_k, device_v, cache, mapping)
     except InvalidTensor as error:
@@ -96,12 +89,15 @@ def _write(shape: Shape, wanted: dict[str, Any], subject: AttentionSubject, seed
         return
     if subject.device.type == "cuda":
         torch.cuda.synchronize(subject.device)
+    for (name, x), old in zip(inputs, given, strict=True):
+        if x is not None and old is not None and not equal_bytes(x, old):
+            raise CaseFailure(f"write() changed {name}, which is an input")
     for (name, _, pool, scale), source in zip(pools, sources, strict=True):
         _check_values(spec, name, source, slots, pool, scale, exact=shape.ties)
     # Apart from the slots, which were judged, all is as it was, bit for bit.
-    for guard, old in zip(guards, before, strict=True):
+    for guard, memory in zip(guards, before, strict=True):
         _blank(guard, guard.base, slots, spec.block_size)
-        _blank(guard, old, slots, spec.block_size)
+        _blank(guard, memory, slots, spec.block_size)
     _check_pools(guards, before)
 
 
@@ -165,14 +161,39 @@ def _rows(
             x.copy_(middles[pick] * _constant(spec, base)[:, None])
     elif rows > 1:
         k[1] = 0.0  # an all-zero row has scale 1
-    return k.to(spec.dtype), None if spec.shared_kv else v.to(spec.dtype)
+    k, v = k.to(spec.dtype), v.to(spec.dtype)
+    for x, kind in zip((k, v), shape.rows, strict=True):
+        if shape.endless:
+            x[0, 0, :2] = torch.tensor([float("inf"), float("-inf")])
+        if shape.any_bits:
+            _spice(x)
+        if kind == "one head":
+            x.copy_(x[:, :1].clone())
+        if kind == "one row":
+            x.copy_(x[:1].clone())
+    return k, None if spec.shared_kv else v
+
+
+def _spice(x: Tensor) -> None:
+    """Numbers that a detour through arithmetic would change, in every row."""
+    info = torch.finfo(x.dtype)
+    odd = [float("nan"), float("inf"), float("-inf"), -0.0, 0.0, info.max, info.tiny, info.tiny / 4]
+    x[..., : len(odd)] = torch.tensor(odd, dtype=torch.float64).to(x.dtype)
+
+
+def _same(a: Tensor, b: Tensor) -> Tensor:
+    """Where two tensors of a dtype hold the same bits, or NaNs of whatever bits."""
+    integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[a.dtype.itemsize]
+    equal = a.contiguous().view(integers) == b.contiguous().view(integers)
+    return equal | (a.isnan() & b.isnan())
 
 
 def _to_device(
     k: Tensor, v: Tensor | None, shape: Shape, device: torch.device
 ) -> tuple[Tensor, Tensor | None]:
     if not shape.fused or v is None:
-        return k.to(device), None if v is None else v.to(device)
+        kind_k, kind_v = shape.rows
+        return ROWS[kind_k](k.to(device)), None if v is None else ROWS[kind_v](v.to(device))
     rows, heads, dim = k.shape
     width = max(dim, v.shape[2])
     fused = torch.full((rows, 1 + 2 * heads, width), float("nan"), dtype=k.dtype, device=device)
@@ -221,8 +242,9 @@ def _check_values(
         stored, real = pool[at].cpu(), source[row]
         where = f"row {row} of {name} at slot {slot} (block {at[0]}, offset {at[1]})"
         if scale is None:
-            if not torch.equal(stored, real.to(spec.kv_dtype)):
-                head = int((stored != real.to(spec.kv_dtype)).any(-1).nonzero()[0])
+            same = _same(stored, real.to(spec.kv_dtype))
+            if not bool(same.all()):
+                head = int((~same).any(-1).nonzero()[0])
                 raise CaseFailure(
                     f"{where}, head {head}: expected {real[head, :4].tolist()}..., "
                     f"stored {stored[head, :4].tolist()}..."
@@ -313,6 +335,20 @@ def _many(subject: AttentionSubject, seed: int) -> None:
         _check_values(spec, name, x, slots[live].tolist(), pool, None, exact=False)
 
 
+def write_case(
+    id: str,
+    shape: Shape,
+    wanted: dict[str, Any],
+    rule: str = "write",
+    *,
+    faults: Sequence[str] = (),
+    core: bool = False,
+) -> Case:
+    """A case of that shape for the spec that `wanted` asks for."""
+    judge_it = partial(_write, shape, wanted)
+    return attention_case(f"write/{id}", rule, judge_it, faults=faults, core=core)
+
+
 def _cases() -> list[Case]:
     cases = []
     shapes: tuple[tuple[str, Shape, dict[str, Any], tuple[str, ...]], ...] = (
@@ -329,6 +365,15 @@ def _cases() -> list[Case]:
         ("hnd-interleaved", Shape(storage=Storage.INTERLEAVED), {"layout": Layout.HND}, ("KH-27",)),
         ("odd-heads", Shape(), {"num_heads": 9, "num_kv_heads": 3}, ("KH-27",)),
         ("value-dim", Shape(), {"head_dim": 128, "head_dim_v": 64}, ()),
+        ("value-dim-wider", Shape(), {"head_dim": 64, "head_dim_v": 128}, ()),
+        *(
+            (f"rows/{k}-{v}".replace(" ", "-"), Shape(rows=(k, v)), {}, ("KH-26",))
+            for k, v in (
+                ("plain", "fused"), ("fused", "plain"), ("transposed", "gaps"),
+                ("odd gaps", "unaligned"), ("unaligned", "odd gaps"),
+                ("one head", "one row"), ("one row", "one head"),
+            )
+        ),
         ("borders", Shape(slots="borders"), {}, ("KH-14", "KH-50")),
         ("across", Shape(slots="across"), {}, ("KH-50",)),
         ("reversed", Shape(slots="reversed"), {}, ("KH-50",)),
@@ -350,38 +395,22 @@ def _cases() -> list[Case]:
         "borders", "across", "reversed", "alternate",
     }  # fmt: skip
     for id, shape, wanted, faults in shapes:
-        judge_it = partial(_write, shape, wanted)
-        cases.append(
-            attention_case(f"write/{id}", "write", judge_it, faults=faults, core=id in plain)
-        )
+        cases.append(write_case(id, shape, wanted, faults=faults, core=id in plain))
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         name = str(dtype).removeprefix("torch.")
-        cases.append(
-            attention_case(f"write/{name}", "write", partial(_write, Shape(), {"dtype": dtype}))
-        )
-        judge_it = partial(_write, Shape(slots="borders"), {"dtype": dtype})
-        cases.append(attention_case(f"write/{name}/borders", "write", judge_it, faults=("KH-14",)))
+        only = {"dtype": dtype}
+        cases += [
+            write_case(name, Shape(), only),
+            write_case(f"{name}/any-bits", Shape(any_bits=True), only),
+            write_case(f"{name}/borders", Shape(slots="borders"), only, faults=("KH-14",)),
+        ]
     for dtype, stored in (
         (torch.float32, torch.bfloat16), (torch.float32, torch.float16),
         (torch.bfloat16, torch.float32), (torch.float16, torch.float32),
     ):  # fmt: skip
         name = "-into-".join(str(x).removeprefix("torch.") for x in (dtype, stored))
-        judge_it = partial(_write, Shape(slots="borders"), {"dtype": dtype, "kv_dtype": stored})
-        cases.append(attention_case(f"write/{name}", "write", judge_it))
-    for id, wanted in QUANTISED:
-        for name, shape in (
-            ("normal", Shape(slots="skips", padding=2)),
-            ("saturated", Shape(spread=40.0)),
-            ("borders", Shape(slots="borders")),
-            ("alternate", Shape(slots="alternate")),
-        ):
-            judge_it = partial(_write, shape, wanted)
-            cases.append(attention_case(f"write/{id}/{name}", "quantisation", judge_it))
-        if wanted["kv_quant"] is not KVQuant.PER_TOKEN_HEAD:
-            judge_it = partial(_write, Shape(ties=True), wanted)
-            cases.append(attention_case(f"write/{id}/ties", "quantisation", judge_it))
-    hnd = {"kv_dtype": torch.int8, "kv_quant": KVQuant.PER_TOKEN_HEAD, "layout": Layout.HND}
-    cases.append(attention_case("write/int8/hnd", "quantisation", partial(_write, Shape(), hnd)))
+        wanted = {"dtype": dtype, "kv_dtype": stored}
+        cases.append(write_case(name, Shape(slots="borders"), wanted))
     cases.append(attention_case("write/in-place", "write", _in_place, core=True))
     cases.append(attention_case("write/many-rows", "write", _many, faults=("KH-54",), core=True))
     return cases

@@ -233,4 +233,14 @@ class _Tuning(HonestBackend):
         return {"tile": (1, 4)}
 
 
+@garden.op("tables-on-the-default-device", "open() makes a table where torch's default device is")
+class _DefaultDevice(HonestOp):
+    def setup(self) -> None:
+        super().setup()
+        self._heads = torch.arange(self.spec.num_heads) // self.spec.group_size
+
+    def kv_heads(self) -> Tensor:
+        return self._heads
+
+
 MUTANTS = tuple(garden.mutants)

@@ -51,20 +51,21 @@ class HonestOp(AttentionOp):
         alibi_slopes: Tensor | None,
     ) -> None:
         work = torch.float64 if self.spec.dtype is torch.float64 else torch.float32
-        for row in self.rows(plan):
-            if row.keys and not self.attends(row):
-                continue
-            position = self.position(row)
-            keys = self.visible(row, position)
-            k = self.read(row, cache.k, cache.k_scale, keys, work)
-            v = self.read(row, cache.v, cache.v_scale, keys, work)
-            score = self.score(q[row.token].to(work), k)
-            if alibi_slopes is not None:
-                score = score + alibi_slopes.to(work)[:, None] * self.bias(keys, position)
-            result, log_sum = self.weigh(score, v, None if sinks is None else sinks.to(work))
-            out[row.token] = result.to(out.dtype)
-            if lse is not None:
-                lse[row.token] = log_sum.to(torch.float32)
+        with torch.device(q.device):  # whatever torch's default device is
+            for row in self.rows(plan):
+                if row.keys and not self.attends(row):
+                    continue
+                position = self.position(row)
+                keys = self.visible(row, position)
+                k = self.read(row, cache.k, cache.k_scale, keys, work)
+                v = self.read(row, cache.v, cache.v_scale, keys, work)
+                score = self.score(q[row.token].to(work), k)
+                if alibi_slopes is not None:
+                    score = score + alibi_slopes.to(work)[:, None] * self.bias(keys, position)
+                result, log_sum = self.weigh(score, v, None if sinks is None else sinks.to(work))
+                out[row.token] = result.to(out.dtype)
+                if lse is not None:
+                    lse[row.token] = log_sum.to(torch.float32)
 
     # -- where -----------------------------------------------------------------------------------
 

@@ -96,7 +96,7 @@ class MadeUpGpuBackend(HonestBackend):
 
     op = MadeUpGpuOp
     emulated = Emulation(
-        DeviceInfo("cuda", sm=(9, 0), name="made up", num_sms=4, shared_mem=232448, real=True),
+        DeviceInfo("cuda", sm=(9, 0), name="made up", num_sms=4, real=True),
         capture=_capture,
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from pagedattn.batch import KVCache, scale_shape
 from pagedattn.errors import InvalidTensor
 from pagedattn.spec import AttentionSpec, KVQuant, Layout
+from pagedattn.validate.aliases import Pools, distinct, extent, overlap, pools_of
 from pagedattn.validate.batch import check_slots, readable, same_device
 
 if TYPE_CHECKING:
@@ -24,18 +25,16 @@ class Seen:
     """What one op has checked already, so that a layer of a running engine costs a set lookup."""
 
     def __init__(self) -> None:
-        self.signatures: set[object] = set()
-        self.caches: weakref.WeakSet[KVCache] = weakref.WeakSet()
+        # Signature -> bytes between the first and the last element of each tensor in it.
+        self.signatures: dict[object, tuple[int, int, int]] = {}
+        self.caches: weakref.WeakKeyDictionary[KVCache, Pools] = weakref.WeakKeyDictionary()
         self.slots: tuple[weakref.ref[Tensor], int, int] | None = None
 
-    def signature(self, key: object) -> bool:
-        """True when `key` was remembered; remembering happens after the check, by remember()."""
-        return key in self.signatures
-
-    def remember(self, key: object) -> None:
+    def remember(self, key: object, extents: tuple[int, int, int] = (0, 0, 0)) -> None:
+        """After the check."""
         if len(self.signatures) >= 1024:  # ragged prefills bring a new shape every step
             self.signatures.clear()
-        self.signatures.add(key)
+        self.signatures[key] = extents
 
 
 def check_run(
@@ -52,37 +51,58 @@ def check_run(
     """Arguments of AttentionOp.run(); shapes and types are remembered per signature."""
     if plan.op is not op:
         raise InvalidTensor("plan", "made by another op", "a plan of this op")
-    _check_cache(seen, op.spec, op.device, cache)
+    pools = _check_cache(seen, op.spec, op.device, cache)
     if plan.max_block >= cache.num_blocks:
         raise InvalidTensor(
             "cache", f"{cache.num_blocks} blocks", f"block {plan.max_block}, which the plan reads"
         )
     tokens = plan.num_tokens
-    start = out.data_ptr()
-    one_buffer = q.untyped_storage().data_ptr() == out.untyped_storage().data_ptr()
-    offset = start - q.data_ptr() if one_buffer else None
-    for pool in (cache.k, cache.v):
-        if 0 <= start - pool.data_ptr() < pool.numel() * pool.itemsize and tokens:
-            raise InvalidTensor("out", "memory of the cache", "its own memory")
     key = (
         tokens,
-        offset,
         _signature(q),
         _signature(out),
         lse if lse is None else _signature(lse),
         sinks if sinks is None else _signature(sinks),
         alibi_slopes if alibi_slopes is None else _signature(alibi_slopes),
     )
-    if seen.signature(key):
-        return
+    extents = seen.signatures.get(key)
+    if extents is None:
+        extents = _check_new_run(op, tokens, q, out, lse, sinks, alibi_slopes)
+        seen.remember(key, extents)
+    of_q, of_out, of_lse = extents
+    (k_at, k_end), (v_at, v_end) = pools.k, pools.v
+    at, q_at = out.data_ptr(), q.data_ptr()
+    end, q_end = at + of_out, q_at + of_q
+    near = (q_at < end and at < q_end) or (k_at < end and at < k_end) or (v_at < end and at < v_end)
+    if lse is not None and not near:
+        at_lse = lse.data_ptr()
+        end_lse = at_lse + of_lse
+        near = (
+            (at_lse < end and at < end_lse)
+            or (at_lse < q_end and q_at < end_lse)
+            or (at_lse < k_end and k_at < end_lse)
+            or (at_lse < v_end and v_at < end_lse)
+        )
+    if near:
+        _check_aliases(seen, key, tokens, q, cache, out, lse)
+
+
+def _check_new_run(
+    op: AttentionOp,
+    tokens: int,
+    q: Tensor,
+    out: Tensor,
+    lse: Tensor | None,
+    sinks: Tensor | None,
+    alibi_slopes: Tensor | None,
+) -> tuple[int, int, int]:
+    """Everything about tensors of a new signature; the extents of the live rows of q, out, lse."""
     spec, device = op.spec, op.device
     heads = spec.num_heads
     _check_rows("q", q, (heads, spec.head_dim), spec.dtype, device)
     _check_rows("out", out, (heads, spec.head_dim_v), spec.out_dtype, device)
-    for name, tensor in (("q", q), ("lse", lse)):
-        if tokens and tensor is not None and _overlap(out[:tokens], tensor[:tokens]):
-            raise InvalidTensor("out", f"overlaps {name}", "its own memory")
-    _check_distinct("out", out)
+    if not distinct(out):
+        raise InvalidTensor("out", f"stride {list(out.stride())}", "distinct elements")
     _check_optional("lse", lse, (None, heads), spec.return_lse, "return_lse", device)
     _check_optional("sinks", sinks, (heads,), spec.sinks, "sinks", device)
     _check_optional("alibi_slopes", alibi_slopes, (heads,), spec.alibi, "alibi", device)
@@ -91,7 +111,34 @@ def check_run(
             raise InvalidTensor(
                 name, f"{tensor.shape[0]} rows", f"at least the {tokens} rows of the batch"
             )
-    seen.remember(key)
+    live_lse = 0 if lse is None else extent(lse[:tokens])
+    return extent(q[:tokens]), extent(out[:tokens]), live_lse
+
+
+def _check_aliases(
+    seen: Seen,
+    key: object,
+    tokens: int,
+    q: Tensor,
+    cache: KVCache,
+    out: Tensor,
+    lse: Tensor | None,
+) -> None:
+    """What is written lies apart from what is read; exact, remembered by the distances."""
+    at = out.data_ptr()
+    others = (q, cache.k, cache.v, *(() if lse is None else (lse,)))
+    apart = (key, *((x.data_ptr() - at, x.stride(), x.shape[0]) for x in others))
+    if apart in seen.signatures:
+        return
+    read = (("q", q[:tokens]), ("cache.k", cache.k), ("cache.v", cache.v))
+    for name, other in (*read, *(() if lse is None else (("lse", lse[:tokens]),))):
+        if overlap(out[:tokens], other):
+            raise InvalidTensor("out", f"overlaps {name}", "its own memory")
+    if lse is not None:
+        for name, other in read:
+            if overlap(lse[:tokens], other):
+                raise InvalidTensor("lse", f"overlaps {name}", "its own memory")
+    seen.remember(apart)
 
 
 def check_write(
@@ -104,9 +151,12 @@ def check_write(
     slot_mapping: Tensor,
 ) -> None:
     """Arguments of AttentionOp.write()."""
-    _check_cache(seen, spec, device, cache)
+    pools = _check_cache(seen, spec, device, cache)
+    if pools.fault:
+        raise InvalidTensor(*pools.fault, "elements with a place of their own, to be written")
     key = (_signature(k), v if v is None else _signature(v), _signature(slot_mapping))
-    if not seen.signature(key):
+    extents = seen.signatures.get(key)
+    if extents is None:
         _check_rows("k", k, (spec.num_kv_heads, spec.head_dim), spec.dtype, device)
         if (v is None) != spec.shared_kv:
             raise InvalidTensor(
@@ -129,7 +179,13 @@ def check_write(
                 raise InvalidTensor(
                     name, f"{x.shape[0]} rows", f"at least the {slot_mapping.shape[0]} slots"
                 )
-        seen.remember(key)
+        extents = extent(k), 0 if v is None else extent(v), 0
+        seen.remember(key, extents)
+    if pools.near(k, extents[0]) or (v is not None and pools.near(v, extents[1])):
+        for name, x in (("k", k), ("v", v)):
+            for pool, other in (("cache.k", cache.k), ("cache.v", cache.v)):
+                if x is not None and overlap(x, other):
+                    raise InvalidTensor(name, f"overlaps {pool}", "its own memory: copy_blocks()")
     if not readable(slot_mapping):
         return
     pool_slots = cache.num_blocks * spec.block_size
@@ -146,9 +202,13 @@ def check_write(
         seen.slots = (weakref.ref(slot_mapping), slot_mapping._version, pool_slots)
 
 
-def _check_cache(seen: Seen, spec: AttentionSpec, device: torch.device, cache: KVCache) -> None:
-    if cache in seen.caches:
-        return
+def _check_cache(seen: Seen, spec: AttentionSpec, device: torch.device, cache: KVCache) -> Pools:
+    try:
+        known = seen.caches.get(cache)
+    except TypeError:  # no KVCache, nor anything with a weak reference: check_types() names it
+        known = None
+    if known is not None:
+        return known
     block, heads = spec.block_size, spec.num_kv_heads
     for name, pool, width in (
         ("cache.k", cache.k, spec.head_dim),
@@ -161,6 +221,8 @@ def _check_cache(seen: Seen, spec: AttentionSpec, device: torch.device, cache: K
             )
         if not same_device(pool.device, device):
             raise InvalidTensor(name, f"on {pool.device}", f"on {device}")
+        if pool.requires_grad:
+            raise InvalidTensor(name, "requires grad", "a tensor that does not: detach() it")
         _, per_offset, per_head, per_dim = pool.stride()
         if width > 1 and per_dim != 1:
             raise InvalidTensor(name, f"stride {list(pool.stride())}", "last stride 1")
@@ -199,7 +261,8 @@ def _check_cache(seen: Seen, spec: AttentionSpec, device: torch.device, cache: K
         constant = spec.kv_quant is not KVQuant.PER_TOKEN_HEAD
         if constant and readable(scale) and not bool(((scale > 0) & scale.isfinite()).all()):
             raise InvalidTensor(name, scale.tolist(), "finite scales above 0")
-    seen.caches.add(cache)
+    pools = seen.caches[cache] = pools_of(cache, shared_kv=spec.shared_kv)
+    return pools
 
 
 def _same_start(a: Tensor | None, b: Tensor | None) -> bool:
@@ -207,35 +270,6 @@ def _same_start(a: Tensor | None, b: Tensor | None) -> bool:
     if a is None or b is None:
         return a is b
     return a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-
-
-def _check_distinct(name: str, x: Tensor) -> None:
-    """No two elements in one place, as far as strides tell: each step clears all smaller ones."""
-    reach = 0
-    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
-        if size > 1 and stride <= reach:
-            raise InvalidTensor(name, f"stride {list(x.stride())}", "distinct elements")
-        reach += stride * (size - 1)
-
-
-def _overlap(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors share memory; exact, for tensors that may be slices of one buffer. Their
-    last dimension is contiguous: each is a set of equal intervals."""
-    if a.numel() == 0 or b.numel() == 0:
-        return False
-
-    def intervals(x: Tensor) -> tuple[Tensor, int]:
-        starts = torch.tensor([x.data_ptr()], device="cpu")
-        for size, stride in zip(x.shape[:-1], x.stride()[:-1], strict=True):
-            steps = torch.arange(size, device="cpu") * stride * x.itemsize
-            starts = (starts[:, None] + steps).flatten()
-        return starts.sort().values, x.shape[-1] * x.itemsize
-
-    starts_a, length_a = intervals(a)
-    starts_b, length_b = intervals(b)
-    # The last interval of b that begins before one of a ends is the one that reaches furthest.
-    last = torch.searchsorted(starts_b, starts_a + length_a) - 1
-    return bool(((last >= 0) & (starts_b[last.clamp(min=0)] + length_b > starts_a)).any())
 
 
 def check_types(**tensors: object) -> None:
@@ -260,6 +294,16 @@ def _check_rows(
         raise InvalidTensor(name, f"stride {list(x.stride())}", "last stride 1")
     if not same_device(x.device, device):
         raise InvalidTensor(name, f"on {x.device}", f"on {device}")
+    _check_grad(name, x)
+
+
+def _check_grad(name: str, x: Tensor) -> None:
+    if x.requires_grad and torch.is_grad_enabled():
+        raise InvalidTensor(
+            name,
+            "requires grad",
+            "a tensor that does not (torch.no_grad() or detach()): there is no backward",
+        )
 
 
 def _check_optional(
@@ -287,10 +331,11 @@ def _check_optional(
         )
     if not same_device(x.device, device):
         raise InvalidTensor(name, f"on {x.device}", f"on {device}")
+    _check_grad(name, x)
 
 
 def _signature(x: Tensor) -> tuple[object, ...]:
-    return x.shape, x.stride(), x.dtype, x.device
+    return x.shape, x.stride(), x.dtype, x.device, x.requires_grad and torch.is_grad_enabled()
 
 
 def check_tuning(
