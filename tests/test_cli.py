@@ -153,9 +153,8 @@ def test_warmup_opens_and_says_how_long_it_took() -> None:
     assert "first_open_s" in run("warmup", "reference", "--device", "cpu")
 
 
-def test_warmup_fails_with_the_reasons() -> None:
-    result = CliRunner().invoke(
-        build_app(), ["warmup", "template", "softcap=50", "--device", "cpu"]
-    )
+@pytest.mark.parametrize("asked", [["softcap=50"], ["--spec", "head_dim=64", "softcap=50"]])
+def test_warmup_fails_with_the_reasons(asked: list[str]) -> None:
+    result = CliRunner().invoke(build_app(), ["warmup", "template", *asked, "--device", "cpu"])
     assert isinstance(result.exception, Unsupported)
     assert "softcap" in str(result.exception)

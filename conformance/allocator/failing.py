@@ -45,7 +45,7 @@ def bad_beside_good(pool: Pool) -> None:
     s.open(1, tokens(9))
     s.open(2, tokens(9))
     many = s.alloc.append_many
-    for wants in ({1: 5, 2: -1}, {1: -1, 2: 5}, {1: 5, 2: 1.5}, {1: 5, 2: None}):
+    for wants in ({1: 5, 2: -1}, {1: -1, 2: 5}):
         s.refused(ValueError, "append-atomic", f"append_many({wants})", many, wants)
     for wants in ({1: 5, 3: 1}, {3: 1, 1: 5}, {3: 0, 1: 5}):
         s.refused(AllocatorError, "append-atomic", f"append_many({wants})", many, wants)

@@ -21,6 +21,10 @@ def warmup(
             help="Fields of the AttentionSpec over a Llama-3-8B layer, as in `pagedattn explain`.",
         ),
     ] = None,
+    spec_fields: Annotated[
+        list[str] | None,
+        typer.Option("--spec", metavar="FIELD=VALUE", help="The same, as an option."),
+    ] = None,
     device: Annotated[str, typer.Option(help="A device of this machine: cuda, cuda:1, cpu.")] = "",
     max_requests: Annotated[int, typer.Option(help="Limits of the op that will be opened.")] = 256,
     max_tokens: Annotated[str, typer.Option(help="Rows of a step, e.g. 8k.")] = "8k",
@@ -39,7 +43,7 @@ def warmup(
     from pagedattn.spec import Limits
 
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    spec, found = parse_spec(fields or []), named(backend)
+    spec, found = parse_spec([*(fields or []), *(spec_fields or [])]), named(backend)
     limits = Limits(
         max_requests=max_requests,
         max_tokens=parse_size(max_tokens),
