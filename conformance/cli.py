@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pagedattn.conformance.runner import run_cases, shrunk
 from pagedattn.conformance.settings import using
 from pagedattn.conformance.subjects import Subject, cases_of, resolve
 from pagedattn.conformance.workers import Workers
+from pagedattn.device import DeviceInfo
 from pagedattn.errors import NotReady, PagedAttnError
 
 __all__ = ["check"]
@@ -99,6 +101,10 @@ def check(
             raise ValueError("'-' (stdout) is for --json alone; give the others a file")
         if json_file == "-" and badge:
             raise ValueError("--json - and --badge both print to stdout; give --json a file")
+        for option, seconds in (("--max-time", max_time), ("--case-time", case_time)):
+            if seconds is not None and not 0 <= seconds < math.inf:
+                raise ValueError(f"{option} {seconds:g} is no number of seconds")
+        DeviceInfo.of(device)
         if case_time is not None and not jobs:
             raise ValueError("--case-time needs --jobs: this process cannot end its own case")
         _writable([file for file in files if file != "-"])
@@ -131,7 +137,8 @@ def check(
     for file, render in reports.items():
         if file not in ("", "-"):
             Path(file).write_text(render(document), encoding="utf-8")
-    raise typer.Exit(max(run.verdict.exit_code for run in runs))
+    codes = [run.verdict.exit_code for run in runs]
+    raise typer.Exit(1 if 1 in codes else max(codes))
 
 
 @dataclass(frozen=True)
@@ -219,6 +226,8 @@ def _progress(console: Console, subject: Subject, total: int) -> Iterator[Any]:
 def _writable(files: Sequence[str]) -> None:
     """Raises ValueError before a long run whose report could not be written after it."""
     for file in files:
+        if Path(file).is_dir():
+            raise ValueError(f"cannot write {file}: it is a folder")
         folder = Path(file).parent
         if not folder.is_dir():
             raise ValueError(f"cannot write {file}: there is no folder {folder}")

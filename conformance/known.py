@@ -70,6 +70,10 @@ def apply_known(
             marked.append(replace(result, outcome=Outcome.KNOWN_FAILURE, detail=detail))
         else:
             marked.append(result)
-            why = "with another message" if result.outcome is Outcome.FAILED else "not at all"
-            stale.append(f"{entry.case} is listed as a known failure but fails {why}")
+            why = (
+                "fails with another message"
+                if result.outcome is Outcome.FAILED
+                else "does not fail"
+            )
+            stale.append(f"{entry.case} is listed as a known failure but {why}")
     return marked, stale

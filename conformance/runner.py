@@ -41,7 +41,7 @@ def judge_case(subject: Any, case: Case) -> Result:
         return result(Outcome.NOT_RUN, str(reason))
     except CaseFailure as failure:
         return result(Outcome.FAILED, str(failure))
-    except Exception as error:  # the plugin border: a crash is a failure, with its place
+    except (Exception, SystemExit) as error:  # the plugin border: a crash is a failure
         return result(Outcome.FAILED, _crash(error))
     return result(Outcome.PASSED, measures=dict(measures or {}))
 
@@ -168,8 +168,13 @@ def verdict(results: Sequence[Result], *, stale: Sequence[str] = ()) -> Verdict:
     return Verdict({o.value: counted[o.value] for o in Outcome}, headroom, tuple(stale))
 
 
-def _crash(error: Exception) -> str:
+def _crash(error: BaseException) -> str:
     """The exception and the last frames outside of this suite's machinery."""
     frames = traceback.extract_tb(error.__traceback__)[-3:]
     places = "".join(f"\n  at {f.filename}:{f.lineno} in {f.name}: {f.line}" for f in frames)
-    return f"{type(error).__name__}: {error}{places}"
+    try:
+        told = str(error)
+    except Exception:
+        told = "(its message cannot be had: __str__ raises)"
+    printable = told.encode("utf-8", "backslashreplace").decode("utf-8")
+    return f"{type(error).__name__}: {printable}{places}"

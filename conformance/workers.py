@@ -7,11 +7,14 @@ when the GPU's context is lost: after an illegal access every later call in that
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from multiprocessing import get_context
+from dataclasses import replace
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
 
@@ -19,6 +22,7 @@ from pagedattn.conformance.case import Case, Kind, Outcome, Result
 from pagedattn.conformance.runner import judge_case, out_of_time, shrunk
 from pagedattn.conformance.settings import using
 from pagedattn.conformance.subjects import Subject, cases_of, resolve
+from pagedattn.errors import NotReady, Refusal
 
 __all__ = ["Workers"]
 
@@ -84,9 +88,9 @@ class Workers:
                     busy[worker] = number
                 if not busy:
                     return [results[number] for number in range(len(tasks))]
-                for worker in self._answers(busy):
+                for worker, overdue in self._answers(busy):
                     case, failed = tasks[busy[worker]]
-                    result = worker.result(case, self._case_time)
+                    result = worker.result(case, self._case_time if overdue else None)
                     if result is None:
                         continue
                     number = busy.pop(worker)
@@ -102,17 +106,18 @@ class Workers:
             for worker in busy:
                 worker.end()
 
-    def _answers(self, busy: dict[_Worker, int]) -> list[_Worker]:
-        """The workers that have answered, died, or spent their time."""
+    def _answers(self, busy: dict[_Worker, int]) -> list[tuple[_Worker, bool]]:
+        """The workers that have answered, died, or spent their time, and whether it is that."""
         left = None
         if self._case_time is not None:
-            begun = [worker.begun for worker in busy if worker.begun]
-            left = max(0.0, min(begun) + self._case_time - time.monotonic()) if begun else None
-        ready = wait([worker.connection for worker in busy], left)
-        found = [worker for worker in busy if worker.connection in ready]
+            ends = [w.begun + self._case_time for w in busy if w.begun]
+            left = max(0.0, min(ends) - time.monotonic()) if ends else None
+        # The process too: one that it left behind may hold its end of the connection open.
+        ready = wait([thing for w in busy for thing in (w.connection, w.sentinel)], left)
+        found = [(w, False) for w in busy if w.connection in ready or w.sentinel in ready]
         if not found and self._case_time is not None:
             now = time.monotonic()
-            found = [w for w in busy if w.begun and now - w.begun >= self._case_time]
+            found = [(w, True) for w in busy if w.begun and now - w.begun >= self._case_time]
         return found
 
 
@@ -134,6 +139,11 @@ class _Worker:
         """When its case began; None while the process starts."""
         self._ready = False
 
+    @property
+    def sentinel(self) -> int:
+        """Ready once the process has ended."""
+        return self._process.sentinel
+
     def begin(self, case: Case, failed: Result | None) -> None:
         self.begun = time.monotonic() if self._ready else None
         with suppress(OSError):  # it died on its way: result() says so
@@ -141,10 +151,15 @@ class _Worker:
 
     def result(self, case: Case, case_time: float | None) -> Result | None:
         """What became of `case`; None when the process has only just started. alive is False
-        afterwards when the worker cannot go on."""
+        afterwards when the worker cannot go on. case_time: what it has spent, when it is overdue.
+
+        Raises NotReady when it died while it started: so would the next one."""
         try:
             if self.connection.poll():
                 answer = self.connection.recv()
+                if isinstance(answer, str):
+                    self.end()
+                    raise NotReady("worker", "--jobs", "broken", f"it did not start: {answer}")
                 if answer is None:
                     self._ready, self.begun = True, time.monotonic()
                     return None
@@ -153,10 +168,16 @@ class _Worker:
                     self.end()
                 assert isinstance(result, Result)
                 return result
+            if case_time is None:
+                raise EOFError
             detail = f"no answer after {case_time:g} s (--case-time); its process was ended"
         except (EOFError, OSError):
-            self._process.join()
-            detail = f"its process died: {_cause(self._process.exitcode)}"
+            self._process.join(1)  # its end of the pipe may be closed while it lives on
+            cause = _cause(self._process.exitcode)
+            if not self._ready:
+                self.end()
+                raise NotReady("worker", "--jobs", "dead", f"it did not start: {cause}") from None
+            detail = f"its process died: {cause}"
         seconds = time.monotonic() - self.begun if self.begun else 0.0
         self.end()
         return Result(case.id, case.rule, Outcome.FAILED, seconds, detail)
@@ -169,7 +190,9 @@ class _Worker:
 
 
 def _cause(code: int | None) -> str:
-    if code is not None and code < 0:
+    if code is None:
+        return "it closed its connection"
+    if code < 0:
         return f"signal {signal.Signals(-code).name}"
     return f"exit code {code}"
 
@@ -178,8 +201,14 @@ def _serve(connection: Connection, name: str, kind: str, device: str, seed: int)
     """The worker. Says None once it is ready; then (case id, the failure to shrink or None) ->
     (result, whether it can go on)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    (subject,) = resolve(name, device, kind=Kind(kind))
-    made, by_id = subject.make(), {case.id: case for case in cases_of(subject.kind)}
+    os.dup2(2, 1)  # what a backend prints is no part of a report on stdout
+    threading.Thread(target=_follow_parent, daemon=True).start()
+    try:
+        (subject,) = resolve(name, device, kind=Kind(kind))
+        made, by_id = subject.make(), {case.id: case for case in cases_of(subject.kind)}
+    except Exception as error:  # the plugin border
+        connection.send(f"{type(error).__name__}: {error}")
+        return
     connection.send(None)
     while True:
         try:
@@ -195,9 +224,24 @@ def _serve(connection: Connection, name: str, kind: str, device: str, seed: int)
         answer = result, result.outcome is not Outcome.FAILED or _usable(device)
         try:
             connection.send(answer)
-        except (PicklingError, TypeError, AttributeError) as error:
-            text = f"its result cannot leave the process: {error}\n{result.detail}"
-            connection.send((Result(id, case.rule, Outcome.FAILED, result.seconds, text), True))
+        except (PicklingError, TypeError, AttributeError):
+            connection.send((_told(result), answer[1]))
+
+
+def _told(result: Result) -> Result:
+    """With text in place of a plugin's own objects, which cannot be sent."""
+    refusals = tuple(
+        Refusal(r.backend, r.code, str(r.requested), r.supported, r.hint) for r in result.refusals
+    )
+    return replace(result, refusals=refusals, measures={})
+
+
+def _follow_parent() -> None:
+    """A parent that was killed leaves no worker behind."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _usable(device: str) -> bool:

@@ -296,7 +296,7 @@ class BlockAllocator(ABC):
     def reset(self) -> None:
         """Forget all cached prefixes. AllocatorError while a sequence is open."""
 
-    # -- offered by capabilities() ---------------------------------------------------------------
+    # -- optional: Unsupported where an allocator has none ------------------------------------
 
     def append(self, seq: int, n: int) -> Grant:
         """append_many for one sequence."""

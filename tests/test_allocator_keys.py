@@ -137,3 +137,19 @@ def test_a_policy_that_fails_midway_evicts_nothing(
         a.append(2, 3)
     assert (a.stats(), a.drain_events(), a.length(2)) == (before, [], 2)
     assert a.open(3, [*range(7)]).tokens == 6
+
+
+def test_a_hash_that_fails_when_blocks_are_released_loses_nothing() -> None:
+    hash_fn = Hash()
+    a = PagedAllocator(num_blocks=4, block_size=2, policy=LFU, hash_fn=hash_fn)
+    prefill(a, 0, [1, 2, 3, 4, 5])
+    hash_fn.fails = True
+    for call in (lambda: a.close(0), lambda: a.truncate(0, 0), lambda: a.release_before(0, 4)):
+        with pytest.raises(RuntimeError, match="no hash today"):
+            call()
+        assert a.check() == []
+        assert (a.length(0), a.stats().live) == (5, 3)
+    hash_fn.fails = False
+    a.close(0)
+    assert a.check() == []
+    assert prefill(a, 1, [1, 2, 3, 4, 6]) == 4

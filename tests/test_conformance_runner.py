@@ -102,6 +102,25 @@ def test_verdicts(outcomes, word, code):
     assert judged.conforms == (code == 0)
 
 
+def test_whatever_a_backend_raises_is_a_failure_that_can_be_printed():
+    class Mute(Exception):
+        def __str__(self):
+            raise RuntimeError("no")
+
+    for error, told in (
+        (Mute(), "Mute: (its message cannot be had: __str__ raises)"),
+        (SystemExit(7), "SystemExit: 7"),
+        (ValueError("bad \ud800"), "ValueError: bad \\ud800"),
+    ):
+
+        def fails(_, error=error):
+            raise error
+
+        judged = judge_case(None, Case("a/b", Kind.ATTENTION, "causal", fails))
+        assert judged.outcome is Outcome.FAILED
+        assert judged.detail.startswith(told)
+
+
 def test_the_verdict_line():
     judged = verdict(
         [

@@ -1,12 +1,16 @@
 """`pagedattn check --jobs`: what a case does to its process is that case's failure alone."""
 
 import json
+import os
+import subprocess
+import sys
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from pagedattn.conformance.cli import check
+from pagedattn.errors import NotReady
 
 DEADLY = """
 import os, signal, time
@@ -21,6 +25,7 @@ class Op(ReferenceOp):
             time.sleep(600)
         if self.spec.sinks:
             os._exit(3)
+        print("told by the kernel", flush=True)
         return super().kernel(*args, **options)
 
 class Backend(ReferenceBackend):
@@ -63,6 +68,20 @@ def test_a_crash_or_a_hang_fails_its_own_case(run, tmp_path):
     assert judged["verdict"]["word"] == "DOES NOT CONFORM"
 
 
+def test_what_a_backend_prints_is_no_part_of_a_report(plugins, tmp_path):
+    plugins.install("deadly", DEADLY)
+    command = [sys.executable, "-m", "pagedattn", "check", "deadly", "-j", "1", "-k", "gqa/mapping"]
+    path = os.pathsep.join([str(plugins.root), *filter(None, sys.path)])
+    ran = subprocess.run(
+        [*command, "--json", "-"],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert "told by the kernel" in ran.stderr
+    assert json.loads(ran.stdout)["runs"][0]["verdict"]["counts"]["passed"] == 1
+
+
 def test_the_same_outcomes_as_in_one_process(run):
     expression = "window/left-3 or alibi/full or allocator/close"
     alone, apart = (
@@ -88,3 +107,27 @@ def test_a_time_for_each_case_needs_processes(run):
     result = run("reference", "--case-time", "5")
     assert result.exit_code == 2
     assert "--case-time needs --jobs" in result.output
+
+
+def test_a_worker_that_cannot_start_ends_the_run(run, plugins):
+    code = "import os, multiprocessing\n"
+    code += "if multiprocessing.parent_process():\n    os._exit(7)\n"
+    plugins.install("unborn", code + DEADLY.replace("deadly", "unborn"))
+    result = run("unborn", "-j", "2", "-k", "gqa")
+    assert isinstance(result.exception, NotReady)
+    assert "it did not start: exit code 7" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--case-time", "-5", "-j", "1"], "--case-time -5 is no number of seconds"),
+        (["--max-time", "nan"], "--max-time nan is no number of seconds"),
+        (["--device", "foo"], "no device named 'foo'"),
+        (["--json", "."], "cannot write .: it is a folder"),
+    ],
+)
+def test_bad_settings_are_refused_before_the_run(run, arguments, words):
+    result = run("reference", *arguments)
+    assert result.exit_code == 2
+    assert words in result.output

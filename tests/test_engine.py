@@ -1,5 +1,7 @@
 """The engine on a tiny model: right tokens, whatever the batching, and clear refusals."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from engine_support import VOCAB, TinyModel, assert_drained, prompt
@@ -294,6 +296,21 @@ def test_prompts_must_be_sequences_of_ints() -> None:
             engine.generate(bad)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="params="):
         engine.generate([prompt(4)], {"max_new_tokens": 3})  # type: ignore[arg-type]
+
+
+def test_a_backend_for_another_device_is_refused_before_the_model_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class OnGPUs(ReferenceBackend):
+        def capabilities(self, device: pa.DeviceInfo) -> pa.Capabilities:
+            return replace(super().capabilities(device), device={"cuda"})
+
+    def load(*args: object, **options: object) -> None:
+        raise AssertionError("the model was loaded")
+
+    monkeypatch.setattr("pagedattn.engine.engine.resolve_model", load)
+    with pytest.raises(pa.Unsupported, match="device=cpu is not supported"):
+        pa.Engine("smollm2", backend=OnGPUs())
 
 
 def test_a_backend_that_declines_is_not_replaced() -> None:

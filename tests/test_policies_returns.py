@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from pagedattn.backends.allocators.lru import LRU
+from pagedattn.allocator import EvictionPolicy
 from pagedattn.backends.allocators.policies.history import History, Release
 from pagedattn.backends.allocators.policies.referee import Referee
 from pagedattn.backends.allocators.policies.return_rate import ReturnRate
@@ -174,13 +174,25 @@ def test_policy_learns_that_new_ends_do_not_return() -> None:
 # -- the referee ---------------------------------------------------------------------------------
 
 
-class Newest(LRU):
+class Newest(EvictionPolicy):
     name = "newest"
 
+    def __init__(self) -> None:
+        self._blocks = set[int]()
+
+    def add(self, block: int, *, key: bytes, depth: int, priority: int) -> None:
+        self._blocks.add(block)
+
+    def remove(self, block: int) -> None:
+        self._blocks.remove(block)
+
     def pop(self) -> int:
-        block = max(self._priority)
-        self.remove(block)
+        block = max(self._blocks)
+        self._blocks.remove(block)
         return block
+
+    def __len__(self) -> int:
+        return len(self._blocks)
 
 
 def test_referee_follows_the_model_when_it_finds_more_and_leaves_it_when_less() -> None:

@@ -175,3 +175,31 @@ def test_extent_and_overlap():
     assert overlap(x[:2], x[1:])
     assert not overlap(x[:, :4], x[:, 4:])
     assert not overlap(x[:0], x)
+
+
+def test_scales_that_write_computes_lie_apart():
+    spec = pa.AttentionSpec(
+        num_heads=2,
+        num_kv_heads=2,
+        head_dim=8,
+        block_size=4,
+        dtype=torch.float32,
+        kv_dtype=torch.int8,
+        kv_quant=pa.KVQuant.PER_TOKEN_HEAD,
+        scale=1.0,
+    )
+    limits = pa.Limits(max_requests=1, max_tokens=4, max_seq_len=4, num_blocks=3)
+    op = pa.backend("reference").open(spec, limits, device="cpu")
+    made = pa.KVCache.allocate(spec, 3, "cpu")
+    k, slots = torch.ones(1, 2, 8), torch.tensor([0])
+    op.write(k, k, made, slots)
+    shared = pa.KVCache(k=made.k, v=made.v, k_scale=made.k_scale, v_scale=made.k_scale)
+    with pytest.raises(pa.InvalidTensor, match=r"^cache\.v_scale: overlaps cache\.k_scale"):
+        op.write(k, k, shared, slots)
+    one = torch.ones(1, 1, 1).expand(3, 4, 2)
+    with pytest.raises(pa.InvalidTensor, match=r"^cache\.k_scale: stride .* in one place"):
+        op.write(k, k, pa.KVCache(k=made.k, v=made.v, k_scale=one, v_scale=made.v_scale), slots)
+    both = torch.zeros(3, 4, 2, 2)  # interleaved is apart
+    op.write(
+        k, k, pa.KVCache(k=made.k, v=made.v, k_scale=both[..., 0], v_scale=both[..., 1]), slots
+    )

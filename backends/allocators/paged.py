@@ -28,7 +28,7 @@ from pagedattn.allocator import (
     Violation,
 )
 from pagedattn.backends.allocators.arguments import eviction_policy, integer
-from pagedattn.backends.allocators.audit import audit
+from pagedattn.backends.allocators.invariants import violations
 from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.prefix import TOKEN_BYTES, Node, PrefixIndex, pack
 from pagedattn.backends.allocators.sequence import SequenceState
@@ -141,8 +141,8 @@ class PagedAllocator(BlockAllocator):
 
     def close(self, seq: int) -> None:
         state = self._state(seq)
-        del self._sequences[seq]
         self._drop_columns(state.table[state.released :])
+        del self._sequences[seq]
         self._index.drop(state.tip)
 
     def fork(self, parent: int, child: int, length: int | None = None) -> None:
@@ -282,7 +282,7 @@ class PagedAllocator(BlockAllocator):
         return self._index.drain()
 
     def check(self) -> list[Violation]:
-        return audit(
+        return violations(
             self._sequences, self._pins, self._pool, self._index, prefix_cache=self._prefix_cache
         )
 

@@ -41,6 +41,7 @@ class BlockPool:
     def __init__(self, num_blocks: int, policy: EvictionPolicy, index: PrefixIndex) -> None:
         self.total = num_blocks
         self.policy, self.index = policy, index
+        self._asks_for_keys = type(policy).add_all is EvictionPolicy.add_all
         self.refs = Counter[int]()  # tables that hold the block: the live ones only
         self.pins = Counts()
         self.priority = Counts()  # highest of those that held the block since it was free
@@ -144,6 +145,9 @@ class BlockPool:
 
     def drop(self, blocks: Sequence[int]) -> None:
         """One table less holds each of `blocks`, the deepest of which comes first."""
+        if self._asks_for_keys:  # now: a hash_fn that raises then leaves everything as it was
+            for block in filter(self.index.node_of.__contains__, blocks):
+                self.index.describe(block)
         refs, pins, node_of = self.refs, self.pins, self.index.node_of
         holders = list(map(refs.pop, blocks, repeat(0)))
         if holders.count(1) < len(blocks):

@@ -70,8 +70,8 @@ class Spoilt:
             where = [int(i) for i in (must & ~got.isnan()).nonzero()[0]]
             raise CaseFailure(
                 f"{name} of request {self.request} hides a NaN: at [row, head, dim] {where} it is "
-                f"{got[tuple(where)].item():.7g}; a row whose q, or a key of which, is NaN gives "
-                "NaN (a maximum that skips NaN, or a sum that is taken for empty?)"
+                f"{got[tuple(where)].item():.7g}; a NaN in its q, or in a key or value that it "
+                "sees, must reach it (a maximum that skips NaN, or a sum that is taken for empty?)"
             )
         if name == "out" or not bool(may.any()):
             return torch.where(must | (may & got.isnan()), true.to(got.dtype), got)

@@ -68,7 +68,10 @@ def _invalid(field: str, change: Change, subject: AttentionSubject, seed: int) -
                 ) from error
         else:
             raise CaseFailure(f"plan() accepts a batch whose {field} breaks the contract")
-    return compare(step.content, execute(op, step))
+    try:
+        return compare(step.content, execute(op, step))
+    except CaseFailure as failure:
+        raise CaseFailure(f"refused as it should be; then the good batch: {failure}") from failure
 
 
 def _edited(name: str, edit: Callable[[Tensor], Tensor]) -> Change:

@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from pagedattn.cli.backends import JsonOption
-from pagedattn.cli.output import emit_json, print_table
+from pagedattn.cli.output import emit_json, fail, print_table
 
 
 def warmup(
@@ -39,17 +39,22 @@ def warmup(
     import torch
 
     from pagedattn.cli.spec_options import parse_size, parse_spec
+    from pagedattn.device import DeviceInfo
     from pagedattn.registry import backend as named
     from pagedattn.spec import Limits
 
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     spec, found = parse_spec([*(fields or []), *(spec_fields or [])]), named(backend)
-    limits = Limits(
-        max_requests=max_requests,
-        max_tokens=parse_size(max_tokens),
-        max_seq_len=parse_size(max_seq_len),
-        num_blocks=num_blocks,
-    )
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    DeviceInfo.of(where)
+    try:
+        limits = Limits(
+            max_requests=max_requests,
+            max_tokens=parse_size(max_tokens),
+            max_seq_len=parse_size(max_seq_len),
+            num_blocks=num_blocks,
+        )
+    except ValueError as error:
+        fail(str(error))
     seconds = []
     for _ in range(2):
         start = perf_counter()

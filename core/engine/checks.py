@@ -5,12 +5,16 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from pagedattn.allocator import BlockAllocator
+from pagedattn.attention import AttentionBackend
+from pagedattn.capabilities import describe_values
 from pagedattn.engine.runner import ModelRunner
 from pagedattn.engine.sampling import SamplingParams
-from pagedattn.errors import InvalidRequest
+from pagedattn.errors import InvalidRequest, Refusal, Unsupported
 
-__all__ = ["check_request", "one_each", "token_ids"]
+__all__ = ["check_device", "check_request", "one_each", "token_ids"]
 
 
 def token_ids(prompt: Sequence[int]) -> list[int]:
@@ -62,3 +66,12 @@ def one_each(
     if len(params) != count:
         raise InvalidRequest(f"{len(params)} params for {count} prompts; give one, or one for each")
     return list(params)
+
+
+def check_device(backend: AttentionBackend, device: torch.device | str) -> None:
+    """Raises Unsupported when the backend serves nothing on that type of device."""
+    info = backend.device_info(device)
+    served = backend.capabilities(info).device
+    if info.type not in served:
+        hint = "choose another --backend or --device"
+        raise Unsupported(Refusal(backend.name, "device", info.type, describe_values(served), hint))

@@ -15,7 +15,7 @@ import torch
 from pagedattn.allocator import BlockAllocator
 from pagedattn.attention import AttentionBackend
 from pagedattn.copies import copy_blocks
-from pagedattn.engine.checks import check_request, one_each, token_ids
+from pagedattn.engine.checks import check_device, check_request, one_each, token_ids
 from pagedattn.engine.layers import PagedLayers
 from pagedattn.engine.models import resolve_model
 from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
@@ -75,6 +75,8 @@ class Engine:
         chosen = find_backend(backend) if isinstance(backend, str) else backend
         if not isinstance(chosen, AttentionBackend):
             raise TypeError(f"backend={backend!r} is neither a name nor an AttentionBackend")
+        if isinstance(model, str):
+            check_device(chosen, device or "cpu")
         self.allocator = _allocator(allocator, num_blocks, block_size)
         self._closed = False
         self._counters = EngineStats()

@@ -42,7 +42,8 @@ def extent(x: Tensor) -> int:
 
 
 def pools_of(cache: KVCache, *, shared_kv: bool) -> Pools:
-    """Where the pools lie, and whether two of their elements share a place."""
+    """Where the pools lie, and whether two elements of them, or of scales that write() computes,
+    share a place."""
     k, v = cache.k, cache.v
     ranges = [(x.data_ptr(), x.data_ptr() + extent(x)) for x in (k, v)]
     fault = None
@@ -51,6 +52,13 @@ def pools_of(cache: KVCache, *, shared_kv: bool) -> Pools:
             fault = name, f"stride {list(pool.stride())}: several elements in one place"
     if fault is None and not shared_kv and _pools_overlap(k, v):
         fault = "cache.v", "overlaps cache.k"
+    k_scale, v_scale = cache.k_scale, cache.v_scale
+    if fault is None and k_scale is not None and v_scale is not None and k_scale.dim() == 3:
+        for name, scale in (("cache.k_scale", k_scale), ("cache.v_scale", v_scale)):
+            if not distinct(scale):
+                fault = name, f"stride {list(scale.stride())}: several elements in one place"
+        if not shared_kv and _pools_overlap(k_scale[..., None], v_scale[..., None]):
+            fault = "cache.v_scale", "overlaps cache.k_scale"
     return Pools(ranges[0], ranges[1], fault)
 
 

@@ -10,10 +10,10 @@ from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.prefix import TOKEN_BYTES, Node, PrefixIndex
 from pagedattn.backends.allocators.sequence import SequenceState
 
-__all__ = ["audit"]
+__all__ = ["violations"]
 
 
-def audit(
+def violations(
     sequences: Mapping[int, SequenceState],
     pins: Mapping[int, list[int]],
     pool: BlockPool,
