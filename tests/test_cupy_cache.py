@@ -16,6 +16,7 @@ import torch
 
 from pagedattn.backends.cupy import arrays, cache, compiler, driver, loader
 from pagedattn.backends.cupy.compiler import Binary, KernelCompileError, compile_source
+from pagedattn.backends.cupy.heuristics import Kernel
 from pagedattn.backends.cupy.params import AttentionParams, WriteParams
 from pagedattn.backends.cupy.source import KERNELS, OPTIONS, source
 from pagedattn.errors import NotReady
@@ -266,10 +267,11 @@ def test_a_launch_passes_the_struct_by_value(
     kernels = driver.CupyDriver().load(SOURCE, OPTIONS, ("twice",), "sm_90")
     params = WriteParams()
     params.num_slots, params.k_row = 77, -5
-    loader.Launch(kernels["twice"], 2048)(3, 2, params, 99)
+    kernel = Kernel("twice.cu", "twice", 2048, threads=256)
+    loader.Launch(kernels["twice"], kernel)(3, 2, params, 99)
     ((pointer, geometry, data),) = fake_cuda
     assert pointer == 4711
-    assert geometry == (3, 2, 1, 128, 1, 1, 2048, 99)
+    assert geometry == (3, 2, 1, 256, 1, 1, 2048, 99)
     assert data == bytes(params)
 
 
