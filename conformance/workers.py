@@ -26,6 +26,9 @@ from pagedattn.errors import NotReady, Refusal
 
 __all__ = ["Workers"]
 
+START_TIME = 300.0
+"""Seconds that a process may take, under --case-time, until it is ready for its first case."""
+
 
 class Workers:
     """Up to `jobs` processes that judge one subject, which must be registered under its name.
@@ -110,14 +113,13 @@ class Workers:
         """The workers that have answered, died, or spent their time, and whether it is that."""
         left = None
         if self._case_time is not None:
-            ends = [w.begun + self._case_time for w in busy if w.begun]
-            left = max(0.0, min(ends) - time.monotonic()) if ends else None
+            left = max(0.0, min(w.end_of(self._case_time) for w in busy) - time.monotonic())
         # The process too: one that it left behind may hold its end of the connection open.
         ready = wait([thing for w in busy for thing in (w.connection, w.sentinel)], left)
         found = [(w, False) for w in busy if w.connection in ready or w.sentinel in ready]
         if not found and self._case_time is not None:
             now = time.monotonic()
-            found = [(w, True) for w in busy if w.begun and now - w.begun >= self._case_time]
+            found = [(w, True) for w in busy if now >= w.end_of(self._case_time)]
         return found
 
 
@@ -135,8 +137,8 @@ class _Worker:
         self._process.start()
         theirs.close()
         self.alive = True
-        self.begun: float | None = None
-        """When its case began; None while the process starts."""
+        self.begun = time.monotonic()
+        """When its case began, or the process, while it starts."""
         self._ready = False
 
     @property
@@ -144,8 +146,13 @@ class _Worker:
         """Ready once the process has ended."""
         return self._process.sentinel
 
+    def end_of(self, case_time: float) -> float:
+        """When it has spent its time."""
+        return self.begun + (case_time if self._ready else START_TIME + case_time)
+
     def begin(self, case: Case, failed: Result | None) -> None:
-        self.begun = time.monotonic() if self._ready else None
+        if self._ready:
+            self.begun = time.monotonic()
         with suppress(OSError):  # it died on its way: result() says so
             self.connection.send((case.id, failed))
 
@@ -170,6 +177,9 @@ class _Worker:
                 return result
             if case_time is None:
                 raise EOFError
+            if not self._ready:
+                self.end()
+                raise NotReady("worker", "--jobs", "stuck", "it takes too long to start")
             detail = f"no answer after {case_time:g} s (--case-time); its process was ended"
         except (EOFError, OSError):
             self._process.join(1)  # its end of the pipe may be closed while it lives on
@@ -178,7 +188,7 @@ class _Worker:
                 self.end()
                 raise NotReady("worker", "--jobs", "dead", f"it did not start: {cause}") from None
             detail = f"its process died: {cause}"
-        seconds = time.monotonic() - self.begun if self.begun else 0.0
+        seconds = time.monotonic() - self.begun
         self.end()
         return Result(case.id, case.rule, Outcome.FAILED, seconds, detail)
 

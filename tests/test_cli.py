@@ -72,6 +72,7 @@ def test_explain_for_a_made_up_device() -> None:
     ("arguments", "message"),
     [
         (["explain", "colour=red"], "expected field=value"),
+        (["explain", "head_dim=64", "head-dim=32"], "head_dim is given twice"),
         (["explain", "num_heads=7"], "not a multiple"),
         (["explain", "dtype=float3"], "is not a dtype"),
         (["explain", "head_dim=abc"], "invalid literal"),

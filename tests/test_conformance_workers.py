@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from pagedattn.conformance import workers
 from pagedattn.conformance.cli import check
 from pagedattn.errors import NotReady
 
@@ -116,6 +117,16 @@ def test_a_worker_that_cannot_start_ends_the_run(run, plugins):
     result = run("unborn", "-j", "2", "-k", "gqa")
     assert isinstance(result.exception, NotReady)
     assert "it did not start: exit code 7" in str(result.exception)
+
+
+def test_a_worker_that_hangs_while_it_starts_ends_the_run(run, plugins, monkeypatch):
+    monkeypatch.setattr(workers, "START_TIME", 10.0)
+    code = "import time, multiprocessing\n"
+    code += "if multiprocessing.parent_process():\n    time.sleep(600)\n"
+    plugins.install("sleepy", code + DEADLY.replace("deadly", "sleepy"))
+    result = run("sleepy", "-j", "1", "--case-time", "1", "-k", "gqa/mapping")
+    assert isinstance(result.exception, NotReady)
+    assert "it takes too long to start" in str(result.exception)
 
 
 @pytest.mark.parametrize(

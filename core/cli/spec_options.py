@@ -58,7 +58,7 @@ def parse_spec(items: list[str]) -> AttentionSpec:
         "block_size": 16,
         "dtype": "bfloat16",
     }
-    known = AttentionSpec.__dataclass_fields__
+    known, given = AttentionSpec.__dataclass_fields__, set[str]()
     for item in items:
         name, equals, value = item.partition("=")
         name = name.replace("-", "_")
@@ -66,6 +66,9 @@ def parse_spec(items: list[str]) -> AttentionSpec:
             raise typer.BadParameter(
                 f"{item!r}: expected field=value with a field of {', '.join(known)}"
             )
+        if name in given:
+            raise typer.BadParameter(f"{item!r}: {name} is given twice")
+        given.add(name)
         fields[name] = value
     try:
         head_dim = int(fields["head_dim"])
