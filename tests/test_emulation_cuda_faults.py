@@ -8,8 +8,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from cuda_fault_support import WANTED, launch, line_of, wrong_orders
 
-from pagedattn.conformance.emulation.cuda import Function, KernelFault, RawModule
+from pagedattn.conformance.emulation.cuda import KernelFault, RawModule
 
 SOURCE = r"""
 #include "simt.h"
@@ -95,25 +96,6 @@ def checked() -> RawModule:
     return RawModule(code=SOURCE, name="faults.cu", checked=True)
 
 
-def line_of(text: str) -> int:
-    """The line of the one place in SOURCE that holds `text`."""
-    (line,) = [i for i, row in enumerate(SOURCE.splitlines(), 1) if text in row]
-    return line
-
-
-def launch(kernel: Function, *more: object, order: int = 0) -> torch.Tensor:
-    out = torch.full((64,), -1.0)
-    kernel((1,), (64,), (out, *more), 256, order=order)
-    return out
-
-
-WANTED = 63 - torch.arange(64.0)
-
-
-def wrong_orders(kernel: Function, *more: object) -> list[int]:
-    return [i for i in range(4) if not torch.equal(launch(kernel, *more, order=i), WANTED)]
-
-
 @pytest.mark.parametrize("order", [0, 1, 2, 3])
 def test_a_right_kernel_has_no_fault(plain: RawModule, checked: RawModule, order: int) -> None:
     assert torch.equal(launch(plain.get_function("clean"), order=order), WANTED)
@@ -146,7 +128,7 @@ def test_checked_mode_names_the_race(checked: RawModule, name: str, message: str
 def test_divergence_is_a_deadlock_that_says_who_waits_where(plain: RawModule) -> None:
     with pytest.raises(KernelFault) as caught:
         launch(plain.get_function("divergent_barrier"))
-    line = line_of("if (threadIdx.x < 32) __syncthreads();")
+    line = line_of(SOURCE, "if (threadIdx.x < 32) __syncthreads();")
     assert f"32 of 64 threads wait at __syncthreads() faults.cu:{line}" in str(caught.value)
     assert "32 of 64 threads have exited (thread (32,0,0) to (63,0,0))" in str(caught.value)
     assert caught.value.block == (0, 0, 0)
@@ -171,7 +153,7 @@ def test_a_mask_without_its_caller(plain: RawModule) -> None:
     with pytest.raises(KernelFault, match=r"mask 0x0000ffff is called by lane 16") as caught:
         launch(plain.get_function("mask_omits_caller"))
     assert caught.value.thread == (16, 0, 0)
-    assert caught.value.place == f"faults.cu:{line_of('__shfl_xor_sync(0xffffu')}"
+    assert caught.value.place == f"faults.cu:{line_of(SOURCE, '__shfl_xor_sync(0xffffu')}"
 
 
 def test_a_shuffle_from_a_lane_outside(plain: RawModule) -> None:
@@ -200,7 +182,7 @@ def test_a_trap_names_its_thread(plain: RawModule) -> None:
     with pytest.raises(KernelFault, match="__trap") as caught:
         launch(plain.get_function("trap"))
     assert caught.value.thread == (3, 0, 0)
-    assert caught.value.place == f"faults.cu:{line_of('__trap()')}"
+    assert caught.value.place == f"faults.cu:{line_of(SOURCE, '__trap()')}"
 
 
 def test_an_endless_loop_is_ended(plain: RawModule, monkeypatch: pytest.MonkeyPatch) -> None:

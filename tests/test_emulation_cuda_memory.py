@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cuda_fault_support import WANTED, launch, line_of, wrong_orders
 
-from pagedattn.conformance.emulation.cuda import Check, Function, KernelFault, RawModule
+from pagedattn.conformance.emulation.cuda import Check, KernelFault, RawModule
 
 SOURCE = r"""
 #include "simt.h"
@@ -106,25 +107,6 @@ def checked() -> RawModule:
     return RawModule(code=SOURCE, name="faults.cu", checked=True)
 
 
-def line_of(text: str) -> int:
-    """The line of the one place in SOURCE that holds `text`."""
-    (line,) = [i for i, row in enumerate(SOURCE.splitlines(), 1) if text in row]
-    return line
-
-
-def launch(kernel: Function, *more: object, order: int = 0) -> torch.Tensor:
-    out = torch.full((64,), -1.0)
-    kernel((1,), (64,), (out, *more), 256, order=order)
-    return out
-
-
-WANTED = 63 - torch.arange(64.0)
-
-
-def wrong_orders(kernel: Function, *more: object) -> list[int]:
-    return [i for i in range(4) if not torch.equal(launch(kernel, *more, order=i), WANTED)]
-
-
 @pytest.mark.parametrize("order", [0, 1, 2])
 def test_overrun_of_dynamic_shared_memory(plain: RawModule, order: int) -> None:
     with pytest.raises(KernelFault, match=r"past the end of dynamic shared.*byte 25[67] of 256"):
@@ -135,7 +117,7 @@ def test_overrun_of_dynamic_shared_memory_in_checked_mode(checked: RawModule) ->
     with pytest.raises(KernelFault, match=r"byte 256 of 256 bytes of dynamic shared") as caught:
         launch(checked.get_function("dynamic_overrun"))
     assert caught.value.thread == (63, 0, 0)
-    assert caught.value.place == f"faults.cu:{line_of('d[threadIdx.x + 1] = threadIdx.x;')}"
+    assert caught.value.place == f"faults.cu:{line_of(SOURCE, 'd[threadIdx.x + 1] = threadIdx.x;')}"
 
 
 def test_overrun_of_static_shared_memory(checked: RawModule) -> None:
@@ -183,7 +165,7 @@ def test_unwritten_shared_memory_is_named_where_asked_for(name: str) -> None:
 def test_global_memory_is_watched(checked: RawModule, name: str, message: str) -> None:
     with pytest.raises(KernelFault, match=message) as caught:
         launch(checked.get_function(name))
-    assert caught.value.place == f"faults.cu:{line_of(f'void {name}(')}"
+    assert caught.value.place == f"faults.cu:{line_of(SOURCE, f'void {name}(')}"
 
 
 def test_each_check_is_made_where_asked_for() -> None:
@@ -239,13 +221,13 @@ def test_copies_check_their_addresses(plain: RawModule, checked: RawModule) -> N
         launch(plain.get_function("copy_misaligned"), data)
     with pytest.raises(KernelFault, match=r"byte 256 of the 256 bytes of argument 1") as caught:
         launch(checked.get_function("copy_past_the_end"), data)
-    assert caught.value.place == f"faults.cu:{line_of('simt::cp_async_16(d4, in + 64);')}"
+    assert caught.value.place == f"faults.cu:{line_of(SOURCE, 'simt::cp_async_16(d4, in + 64);')}"
 
 
 def test_atomics_check_their_addresses(checked: RawModule) -> None:
     with pytest.raises(KernelFault, match=r"atomic of 4 bytes outside.*byte 256") as caught:
         launch(checked.get_function("atomic_overrun"))
-    assert caught.value.place == f"faults.cu:{line_of('atomicAdd(o + 64, 1.f);')}"
+    assert caught.value.place == f"faults.cu:{line_of(SOURCE, 'atomicAdd(o + 64, 1.f);')}"
 
 
 def test_ldmatrix_reads_shared_memory_only(plain: RawModule) -> None:
