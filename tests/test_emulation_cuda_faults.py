@@ -134,6 +134,13 @@ def test_divergence_is_a_deadlock_that_says_who_waits_where(plain: RawModule) ->
     assert caught.value.block == (0, 0, 0)
 
 
+def test_a_deadlock_names_threads_with_gaps(plain: RawModule) -> None:
+    with pytest.raises(KernelFault) as caught:
+        launch(plain.get_function("half_warp_shuffles"))
+    assert "(thread (0,0,0) to (15,0,0), (32,0,0) to (47,0,0))" in str(caught.value)
+    assert "(thread (16,0,0) to (31,0,0), (48,0,0) to (63,0,0))" in str(caught.value)
+
+
 def test_an_early_return_is_a_deadlock(plain: RawModule) -> None:
     with pytest.raises(KernelFault, match=r"60 of 64 threads wait.*4 of 64 threads have exited"):
         launch(plain.get_function("early_return"))

@@ -293,6 +293,14 @@ assert o.item() == 17
 """
 
 
+def test_inline_ptx_is_named_as_such() -> None:
+    code = """__global__ void k(unsigned* o) {
+      asm volatile("mov.u32 %0, %%laneid;" : "=r"(o[0]));
+    }"""
+    with pytest.raises(CompileError, match=r"inline PTX, which a CPU cannot run(?s:.)*kernel.cu:2"):
+        RawModule(code=code).compile()
+
+
 @pytest.mark.slow
 def test_concurrent_processes_share_a_fresh_cache(tmp_path: Path) -> None:
     env = os.environ | {"PAGEDATTN_SIMT_CACHE": str(tmp_path)}
@@ -319,6 +327,41 @@ def test_a_crash_in_the_middle_of_a_build_does_no_harm(tmp_path: Path) -> None:
     assert killed.returncode == -9
     assert all(p.name.startswith(".") for p in (tmp_path / "cache").iterdir())
     assert subprocess.run([sys.executable, "-c", LAUNCH], env=env).returncode == 0
+
+
+@pytest.mark.slow
+def test_damaged_files_of_the_cache_are_built_again(tmp_path: Path) -> None:
+    env = os.environ | {"PAGEDATTN_SIMT_CACHE": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", LAUNCH], env=env).returncode == 0
+    built = {f.relative_to(tmp_path) for f in tmp_path.rglob("*")}
+    for file in [*tmp_path.rglob("*.so"), *tmp_path.rglob("*.gch")]:
+        os.truncate(file, 1000)
+    assert subprocess.run([sys.executable, "-c", LAUNCH], env=env).returncode == 0
+    assert {f.relative_to(tmp_path) for f in tmp_path.rglob("*")} == built
+
+
+def test_the_host_reads_and_writes_global_variables() -> None:
+    module = RawModule(
+        code="""
+            __constant__ float table[3] = {1, 2, 3};
+            static __constant__ int offset = 4;
+            __device__ int launches;
+            __global__ void k(float* o) {
+              o[threadIdx.x] = table[threadIdx.x] + offset;
+              if (threadIdx.x == 0) ++launches;
+            }"""
+    )
+    out = torch.zeros(3)
+    kernel = module.get_function("k")
+    kernel((1,), (3,), (out,))
+    assert out.tolist() == [5, 6, 7]
+    module.get_global("table").view(np.float32)[:] = [10, 20, 30]
+    module.get_global("offset").view(np.int32)[0] = 1
+    kernel((1,), (3,), (out,))
+    assert out.tolist() == [11, 21, 31]
+    assert module.get_global("launches").view(np.int32).tolist() == [2]
+    with pytest.raises(ValueError, match="no __constant__ or __device__ variable 'tabel'"):
+        module.get_global("tabel")
 
 
 def test_the_environment_sets_order_and_checks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -339,3 +339,39 @@ def test_structures_are_passed_by_value(module: RawModule) -> None:
     kernel: Function = module.get_function("structures")
     kernel((1,), (4,), (value,))
     assert out.tolist() == [3.5] * 4
+
+
+def test_less_common_functions() -> None:
+    """Pairs compare and compound, all lanes match, atomics of other scopes, half turns."""
+    code = r"""
+        #include <cuda_fp16.h>
+        __global__ void k(float* o) {
+          __shared__ int n;
+          const int i = threadIdx.x;
+          if (i == 0) n = 0;
+          __syncthreads();
+          atomicAdd_block(&n, 1);
+          atomicMax_system(&n, 0);
+          __syncthreads();
+          __half2 a = __floats2half2_rn(1, 3), b = __floats2half2_rn(2, 2);
+          a += b;  // 3, 5
+          a *= b;  // 6, 10
+          a -= b;  // 4, 8
+          a /= b;  // 2, 4
+          const __half2 larger = __hgt2(a, b);
+          int same, other;
+          const unsigned all = __match_all_sync(0xffffffffu, 7, &same);
+          const unsigned none = __match_all_sync(0xffffffffu, i, &other);
+          const float v[] = {
+              float(n), float(a.x), float(a.y), float(larger.x), float(larger.y),
+              float(__hbge2(a, b)), float(__hbgt2(a, b)), float((-a).y), float(h2rcp(a).x),
+              float(all == 0xffffffffu && same), float(none || other), sinpif(0.5f), cospif(3.f),
+              float(isnan(v[0] / 0.f - v[0] / 0.f)), float(isinf(-1.f / (i * 0.f))),
+              float(isfinite(1.f)), normcdff(0.f), rcbrtf(8.f)};
+          if (i == 31)
+            for (int j = 0; j < 18; ++j) o[j] = v[j];
+        }"""
+    out = torch.zeros(18)
+    RawModule(code=code, checked=False).get_function("k")((1,), (32,), (out,))
+    wanted = [32, 2, 4, 0, 1, 1, 0, -4, 0.5, 1, 0, 1, -1, 1, 1, 1, 0.5, 0.5]
+    assert out.tolist() == wanted

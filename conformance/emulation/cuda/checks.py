@@ -31,8 +31,10 @@ class Check(IntFlag):
     SANITIZERS = 8
 
 
+# dwarf-4: of version 5, addr2line up to 2.40 takes the first file name for the second.
 _HOOKS = (
     "-g1",
+    "-gdwarf-4",
     "-fsanitize=thread,bounds,alignment",
     "-fno-sanitize-recover=all",
     "--param=tsan-distinguish-volatile=1",
@@ -42,6 +44,7 @@ _HOOKS = (
 # comes by the runtime; frames stay on the fiber's stack.
 _SANITIZERS = (
     "-g1",
+    "-gdwarf-4",
     "-fsanitize=address,undefined",
     "-fno-sanitize=vptr",
     "-fno-sanitize-recover=all",

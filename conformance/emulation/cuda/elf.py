@@ -1,4 +1,4 @@
-"""The thread-local symbols of an ELF file: what a kernel's shared memory is made of."""
+"""The variables of an ELF file: shared memory is made of the thread-local ones."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["TlsSymbol", "tls_symbols"]
+__all__ = ["Symbol", "global_symbols", "tls_symbols"]
 
-_SYMTAB, _TLS = 2, 6
+_SYMTAB, _OBJECT, _TLS = 2, 1, 6
 
 
 @dataclass(frozen=True)
-class TlsSymbol:
-    """name (mangled), offset in the TLS segment, size in bytes, and whether the file defines it."""
+class Symbol:
+    """name (mangled), offset (in the TLS segment, or from where the library is loaded), size in
+    bytes, and whether the file defines it."""
 
     name: str
     offset: int
@@ -21,8 +22,17 @@ class TlsSymbol:
     defined: bool
 
 
-def tls_symbols(path: Path) -> list[TlsSymbol]:
+def tls_symbols(path: Path) -> list[Symbol]:
     """The thread-local symbols of a 64-bit little-endian object file or shared library."""
+    return _symbols(path, _TLS)
+
+
+def global_symbols(path: Path) -> list[Symbol]:
+    """Variables of the whole program, of static storage too."""
+    return _symbols(path, _OBJECT)
+
+
+def _symbols(path: Path, wanted: int) -> list[Symbol]:
     data = path.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError(f"{path} is not a 64-bit little-endian ELF file")
@@ -38,8 +48,8 @@ def tls_symbols(path: Path) -> list[TlsSymbol]:
         names = sections[section[6]][4]
         for entry in struct.iter_unpack("<IBBHQQ", data[section[4] : section[4] + section[5]]):
             name, info, _, index, value, size = entry
-            if info & 0xF == _TLS:
+            if info & 0xF == wanted:
                 end = data.index(b"\0", names + name)
                 text = data[names + name : end].decode()
-                symbols.append(TlsSymbol(text, value, size, index != 0))
+                symbols.append(Symbol(text, value, size, index != 0))
     return symbols

@@ -131,6 +131,8 @@ class Function:
             timeout=int(os.environ.get("PAGEDATTN_SIMT_TIMEOUT", "120")),
             num_regions=len(regions),
             regions=ctypes.addressof(table),
+            num_guards=len(self._library.guards),
+            guards=ctypes.addressof(self._library.guards),
         )
         return _Prepared(launch, (buffer, pointers, table, large, tuple(args)))
 

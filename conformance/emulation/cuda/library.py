@@ -11,7 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from pagedattn.conformance.emulation.cuda import toolchain
-from pagedattn.conformance.emulation.cuda.elf import tls_symbols
+from pagedattn.conformance.emulation.cuda.elf import global_symbols, tls_symbols
 
 __all__ = ["Fault", "Kind", "Launch", "Library", "Param", "Region", "launcher"]
 
@@ -76,6 +76,8 @@ class Launch(ctypes.Structure):
         ("timeout", ctypes.c_uint),
         ("num_regions", ctypes.c_int),
         ("regions", ctypes.c_void_p),
+        ("num_guards", ctypes.c_int),
+        ("guards", ctypes.c_void_p),
     )
 
 
@@ -130,6 +132,9 @@ class Library:
         symbols = {s.name: s for s in self._symbols}
         self.static_bytes = symbols["simt_guard"].offset
         self.dynamic_offset = symbols["simt_dynamic"].offset
+        # "Is set up" of __shared__ variables of a class with constructors, such as __half.
+        guards = [s.offset for s in self._symbols if s.name.startswith("_ZGV")]
+        self.guards = (ctypes.c_uint * len(guards))(*guards)
 
     def kernel(self, index: int) -> KernelEntry:
         """The kernel of the index-th name expression."""
@@ -155,6 +160,16 @@ class Library:
                 begin, end = (int(p, 16) for p in parts[0].split("-"))
                 found.append((begin, end))
         return found
+
+    def variable(self, name: str) -> tuple[int, int]:
+        """Address and size of a __constant__ or __device__ variable.
+
+        Raises ValueError when there is none."""
+        spellings = (name, f"_ZL{len(name)}{name}")  # the second is of a static one
+        for s in global_symbols(self.path):
+            if s.defined and s.name in spellings:
+                return self.base + s.offset, s.size
+        raise ValueError(f"no __constant__ or __device__ variable {name!r} in this module")
 
     def variable_at(self, offset: int) -> str:
         """The static __shared__ variable at this offset, and how far into it, for messages."""

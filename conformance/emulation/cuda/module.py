@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
 
 from pagedattn.conformance.emulation.cuda import limits
 from pagedattn.conformance.emulation.cuda.build import Source, build, kernel_names
@@ -65,6 +69,15 @@ class RawModule:
                     require_sanitizer(self._source.name)
                 args = (self._source, self.name_expressions, self._options)
                 self._library = Library(build(*args, checks=self.checks))
+
+    def get_global(self, name: str) -> npt.NDArray[np.uint8]:
+        """The bytes of a __constant__ or __device__ variable, to read and write:
+        module.get_global("table").view(np.float32)[:] = values. ValueError for an unknown name."""
+        with _lock:
+            self.compile()
+            assert self._library is not None
+            address, size = self._library.variable(name)
+        return np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
 
     def get_function(self, name: str) -> Function:
         """The kernel of that name expression."""

@@ -2,8 +2,8 @@
 
 Everything built is kept under PAGEDATTN_SIMT_CACHE (default: ~/.cache/pagedattn/simt), under a name
 that depends on all that goes into it: source and every file it includes, flags, compiler, processor
-and this package's own headers. Files appear there by rename, so that concurrent processes and a
-crash in the middle do no harm.
+and this package's own headers. Folders appear there by rename and hold a digest of their files, so
+that concurrent processes, a crash in the middle and a damaged file do no harm.
 """
 
 from __future__ import annotations
@@ -135,22 +135,58 @@ def cache() -> Path:
 
 
 def build_once(key: str, build: Callable[[Path], None]) -> Path:
-    """The cache's folder `key`; when it is not there, `build` fills it, in a temporary place."""
+    """The cache's folder `key`; when it is not there whole, `build` fills it, in a temporary
+    place."""
     place = cache() / key
-    if place.is_dir():
+    if _is_whole(place):
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place.parent))
     try:
         build(work)
-        try:
-            work.rename(place)
-        except OSError:  # another process was faster
-            if not place.is_dir():
-                raise
+        (work / _SEAL).write_text(_contents(work))
+        for attempt in range(4):  # other processes do the same
+            try:
+                work.rename(place)
+                break
+            except OSError:
+                if _is_whole(place):  # another process was faster
+                    break
+                if attempt == 3:
+                    raise
+                shutil.rmtree(place, ignore_errors=True)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return place
+
+
+_SEAL = "contents"
+_whole: set[Path] = set()  # what this process found whole: a library in use is not read again
+
+
+def _contents(folder: Path) -> str:
+    """Name and digest of each file."""
+    files = sorted(f for f in folder.iterdir() if f.name != _SEAL)
+    return "".join(f"{hashlib.sha256(f.read_bytes()).hexdigest()}  {f.name}\n" for f in files)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the files are there as they were built. A truncated library would end the process."""
+    if folder in _whole:
+        return folder.is_dir()
+    try:
+        whole = (folder / _SEAL).read_text() == _contents(folder)
+    except (OSError, UnicodeDecodeError):
+        return False
+    if whole:
+        _whole.add(folder)
+    return whole
+
+
+_PTX = (
+    "inline PTX, which a CPU cannot run: where PAGEDATTN_SIMT is defined, call the model in "
+    "include/simt/ptx.h or wgmma.h, or plain C++"
+)
 
 
 def run(command: Sequence[str], *, name: str, folder: Path) -> None:
@@ -159,7 +195,10 @@ def run(command: Sequence[str], *, name: str, folder: Path) -> None:
     plain = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=plain)
     if done.returncode:
-        raise CompileError(name, done.stderr.replace(f"{folder}/", ""))
+        log = done.stderr.replace(f"{folder}/", "")
+        if "no such instruction" in log or "Assembler messages" in log:
+            log = f"{_PTX}\n{log}"
+        raise CompileError(name, log)
 
 
 def key_of(*parts: str) -> str:

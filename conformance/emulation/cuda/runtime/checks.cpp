@@ -6,19 +6,52 @@
 
 namespace simt {
 
+// Whether what `other` did at `clock` of its warp comes before what the running thread does.
+static bool ordered(unsigned other, unsigned clock) {
+  return other == running.thread || (other >> 5 == running.thread >> 5 && me().clock > clock);
+}
+
+// Who touched a byte in an epoch: the latest thread and another one, of another warp if there is
+// one. Both are enough to tell whether all of them come before a given thread.
+struct Visitors {
+  unsigned epoch, clock, other_clock;
+  unsigned short thread, other;  // the same when there is one only
+
+  void add() {
+    const auto now = static_cast<unsigned short>(running.thread);
+    if (epoch != block.epoch) {
+      epoch = block.epoch, thread = other = now;
+    } else if (thread != now) {
+      const bool keep = other != thread && other >> 5 != now >> 5 && thread >> 5 == now >> 5;
+      if (!keep) other = thread, other_clock = clock;
+      thread = now;
+    }
+    clock = me().clock;
+  }
+  // One that does not come before the running thread, or -1.
+  int unordered() const {
+    if (epoch != block.epoch) return -1;
+    if (!ordered(thread, clock)) return thread;
+    return other != thread && !ordered(other, other_clock) ? other : -1;
+  }
+};
+
 struct Shadow {  // of one byte of shared memory
-  unsigned write_epoch, write_clock, read_epoch, read_clock;
+  unsigned write_epoch, write_clock;
   unsigned fences;  // of the writer, when it wrote
-  unsigned short writer, reader;
-  unsigned char written;                   // in this block
-  unsigned char in_flight;                 // a cp.async has yet to land here
-  unsigned char many_readers, many_warps;  // besides `reader`
+  unsigned short writer;
+  unsigned char written;    // in this block
+  unsigned char in_flight;  // a cp.async has yet to land here
+  Visitors readers;
 };
 static std::vector<Shadow> shadow;
+static std::vector<Visitors> changers;  // by atomics, of each byte; empty before the first atomic
 
 void reset_shadow() {
   if (!(block.launch.checks & ~SANITIZERS)) return;
   shadow.assign(static_cast<size_t>(block.dynamic_end - block.shared), Shadow{});
+  changers.clear();
+  for (int i = 0; i < block.launch.num_guards; ++i) shadow[block.launch.guards[i]].written = 1;
 }
 
 void set_in_flight(const void *address, unsigned size, bool in_flight) {
@@ -27,61 +60,81 @@ void set_in_flight(const void *address, unsigned size, bool in_flight) {
   for (unsigned i = 0; i < size; ++i) s[i].in_flight = in_flight;
 }
 
-// Whether what `other` did at `clock` of its warp comes before what the running thread does.
-static bool ordered(unsigned other, unsigned clock) {
-  return other == running.thread || (other >> 5 == running.thread >> 5 && me().clock > clock);
-}
-
-static void race(const char *what, unsigned other, const void *address, unsigned size,
-                 const Site &site) {
-  stop("race on shared memory: thread " + name_of(running.thread) + " " + what + " thread " +
-           name_of(other) + " with no barrier between; " + address_report(address, size),
+[[noreturn]] static void race(Access access, const char *met, unsigned other, const void *address,
+                              unsigned size, const Site &site) {
+  const char *verb = access == Access::Read         ? "reads"
+                     : access == Access::Write      ? "writes"
+                     : access == Access::AtomicRead ? "reads (by a volatile access)"
+                                                    : "changes (by an atomic or volatile access)";
+  stop("race on shared memory: thread " + name_of(running.thread) + " " + verb + " what " + met +
+           " thread " + name_of(other) + " with no barrier between; " +
+           address_report(address, size),
        site.place, site.pc);
 }
 
-static void check_shared(const char *p, unsigned size, Access access, const Site &site) {
-  const unsigned checks = block.launch.checks, epoch = block.epoch;
-  for (unsigned i = 0; i < size; ++i) {
-    Shadow &s = shadow[static_cast<size_t>(p - block.shared) + i];
-    if (access == Access::Atomic) {  // atomics do not race with each other
-      s.written = 1;
-      continue;
+static const char *access_name(Access access) {
+  switch (access) {
+    case Access::Read:
+    case Access::AtomicRead:
+      return "read";
+    case Access::Write:
+    case Access::AtomicWrite:
+      return "write";
+    default:
+      return "atomic";
+  }
+}
+
+// A plain access conflicts with every other one unless both read; atomics do not with each other.
+static void check_race(size_t byte, const char *p, unsigned size, Access access, const Site &site) {
+  const Shadow &s = shadow[byte];
+  const bool plain = access == Access::Read || access == Access::Write;
+  if (s.in_flight) {
+    stop(std::string(access_name(access)) + (access == Access::Write ? " to" : " of") +
+             " shared memory that a cp.async of thread " + name_of(s.writer) +
+             " is still to fill: that thread has not waited for it; " + address_report(p, size),
+         site.place, site.pc);
+  }
+  if (s.write_epoch == block.epoch && !ordered(s.writer, s.write_clock)) {
+    race(access, "was written by", s.writer, p, size, site);
+  }
+  if (plain && !changers.empty()) {
+    const int other = changers[byte].unordered();
+    if (other >= 0) {
+      race(access, "was changed (by an atomic or volatile access) by",
+           static_cast<unsigned>(other), p, size, site);
     }
-    if (checks & RACES && s.in_flight) {
-      stop(std::string(access == Access::Read ? "read of" : "write to") +
-               " shared memory that a cp.async of thread " + name_of(s.writer) +
-               " is still to fill: that thread has not waited for it; " + address_report(p, size),
+  }
+  if (access == Access::Read || access == Access::AtomicRead) return;
+  const int reader = s.readers.unordered();
+  if (reader >= 0) {
+    race(access, "is still read by", static_cast<unsigned>(reader), p, size, site);
+  }
+}
+
+static void check_shared(const char *p, unsigned size, Access access, const Site &site) {
+  const unsigned checks = block.launch.checks;
+  const bool changes = access == Access::Atomic || access == Access::AtomicWrite;
+  if (changes && changers.empty()) changers.assign(shadow.size(), Visitors{});
+  for (unsigned i = 0; i < size; ++i) {
+    const size_t byte = static_cast<size_t>(p - block.shared) + i;
+    Shadow &s = shadow[byte];
+    if (checks & RACES) check_race(byte, p, size, access, site);
+    if (checks & UNINITIALISED && !s.written && access != Access::Write &&
+        access != Access::AtomicWrite) {
+      stop(std::string(access_name(access)) +
+               " of shared memory that no thread of this block has written; " +
+               address_report(p, size),
            site.place, site.pc);
     }
-    if (checks & RACES && s.write_epoch == epoch && !ordered(s.writer, s.write_clock)) {
-      race(access == Access::Read ? "reads what was written by" : "writes what was written by",
-           s.writer, p, size, site);
+    if (access == Access::Read) s.readers.add();
+    if (changes) changers[byte].add();
+    if (access == Access::Write) {
+      s.write_epoch = block.epoch, s.write_clock = me().clock;
+      s.writer = static_cast<unsigned short>(running.thread);
+      s.fences = me().fences;
     }
-    if (access == Access::Read) {
-      if (checks & UNINITIALISED && !s.written) {
-        stop("read of shared memory that no thread of this block has written; " +
-                 address_report(p, size),
-             site.place, site.pc);
-      }
-      if (s.read_epoch != epoch) {
-        s.many_readers = s.many_warps = 0;
-      } else if (s.reader != running.thread) {
-        s.many_readers = 1;
-        s.many_warps |= s.reader >> 5 != running.thread >> 5;
-      }
-      s.read_epoch = epoch, s.read_clock = me().clock, s.reader = running.thread;
-      continue;
-    }
-    if (checks & RACES && s.read_epoch == epoch) {
-      const bool apart = s.many_warps || s.reader >> 5 != running.thread >> 5;
-      const bool alone = s.reader == running.thread && !s.many_readers;
-      if (apart || (!alone && me().clock <= s.read_clock)) {
-        race("writes what is still read by", s.reader, p, size, site);
-      }
-    }
-    s.write_epoch = epoch, s.write_clock = me().clock, s.writer = running.thread;
-    s.fences = me().fences;
-    s.written = 1;
+    if (access != Access::Read && access != Access::AtomicRead) s.written = 1;
   }
 }
 
@@ -101,7 +154,7 @@ static void check(const void *address, unsigned size, Access access, const Site 
   if (p >= block.shared && p < block.dynamic_end + guard) {
     if (!is_shared(p, size)) {
       if (!(block.launch.checks & BOUNDS)) return;
-      stop(std::string(access == Access::Read ? "read" : "write") + " of " + std::to_string(size) +
+      stop(std::string(access_name(access)) + " of " + std::to_string(size) +
                " bytes outside shared memory: " + address_report(p, size),
            site.place, site.pc);
     }
@@ -119,14 +172,13 @@ static void check(const void *address, unsigned size, Access access, const Site 
        ++i, r = r + 1 < launch.num_regions ? r + 1 : 0) {
     const Region &region = launch.regions[r];
     if (p < region.begin || p + size > region.end) continue;
-    if (access == Access::Read || region.writable) {
+    if (access == Access::Read || access == Access::AtomicRead || region.writable) {
       last = r;
       return;
     }
     readable = true;
   }
-  const char *what = access == Access::Read ? "read" : access == Access::Write ? "write" : "atomic";
-  stop(std::string(what) + " of " + std::to_string(size) + " bytes " +
+  stop(std::string(access_name(access)) + " of " + std::to_string(size) + " bytes " +
            (readable ? "to memory that was given as const: "
                      : "outside the memory that the kernel was given: ") +
            address_report(p, size),
@@ -174,11 +226,11 @@ SIMT_EXPORT unsigned shared_offset(const void *address) {
   SIMT_EXPORT void __tsan_unaligned_write##SIZE(void *p) {                         \
     simt::check(p, SIZE, simt::Access::Write, {__builtin_return_address(0), {}});  \
   }                                                                                \
-  SIMT_EXPORT void __tsan_volatile_read##SIZE(void *p) {                           \
-    simt::check(p, SIZE, simt::Access::Atomic, {__builtin_return_address(0), {}}); \
+  SIMT_EXPORT void __tsan_volatile_read##SIZE(void *p) {                               \
+    simt::check(p, SIZE, simt::Access::AtomicRead, {__builtin_return_address(0), {}}); \
   }                                                                                \
-  SIMT_EXPORT void __tsan_volatile_write##SIZE(void *p) {                          \
-    simt::check(p, SIZE, simt::Access::Atomic, {__builtin_return_address(0), {}}); \
+  SIMT_EXPORT void __tsan_volatile_write##SIZE(void *p) {                              \
+    simt::check(p, SIZE, simt::Access::AtomicWrite, {__builtin_return_address(0), {}}); \
   }
 
 extern "C" {

@@ -59,11 +59,24 @@ static std::string doing(const Fiber &f) {
   return "";
 }
 
-// Who waits where, with the first thread of each kind.
+// Threads of ascending number, as ranges: three at most.
+static std::string ranges(const std::vector<unsigned> &threads) {
+  std::string text;
+  unsigned shown = 0;
+  for (size_t i = 0, end; i < threads.size(); i = end) {
+    for (end = i + 1; end < threads.size() && threads[end] == threads[end - 1] + 1;) ++end;
+    if (++shown > 3) return text + ", ...";
+    text += (i ? ", " : "") + name_of(threads[i]);
+    if (end - i > 1) text += " to " + name_of(threads[end - 1]);
+  }
+  return text;
+}
+
+// Who waits where.
 std::string deadlock_report() {
   struct Kind {
     std::string doing;
-    unsigned count, first, last;
+    std::vector<unsigned> threads;
   };
   std::vector<Kind> kinds;
   for (unsigned i = 0; i < block.threads; ++i) {
@@ -71,18 +84,17 @@ std::string deadlock_report() {
     bool known = false;
     for (Kind &k : kinds) {
       if (k.doing != what) continue;
-      ++k.count;
-      k.last = i;
+      k.threads.push_back(i);
       known = true;
     }
-    if (!known) kinds.push_back({what, 1, i, i});
+    if (!known) kinds.push_back({what, {i}});
   }
   std::string report = "deadlock: no thread can go on;";
   for (size_t i = 0; i < kinds.size() && i < 8; ++i) {
     const Kind &k = kinds[i];
-    report += (i ? ", " : " ") + std::to_string(k.count) + " of " + std::to_string(block.threads) +
-              " threads " + k.doing + " (thread " + name_of(k.first);
-    report += k.count > 1 ? " to " + name_of(k.last) + ")" : ")";
+    report += (i ? ", " : " ") + std::to_string(k.threads.size()) + " of " +
+              std::to_string(block.threads) + " threads " + k.doing + " (thread " +
+              ranges(k.threads) + ")";
   }
   if (kinds.size() > 8) report += ", ...";
   return report;

@@ -49,6 +49,8 @@ struct Launch {
   unsigned timeout;  // seconds of CPU time, 0: none
   int num_regions;
   const Region *regions;
+  int num_guards;  // bytes of static shared memory in which g++ keeps that a variable is set up
+  const unsigned *guards;
 };
 
 enum Check : unsigned { BOUNDS = 1, RACES = 2, UNINITIALISED = 4, SANITIZERS = 8 };

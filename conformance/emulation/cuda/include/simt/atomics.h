@@ -4,9 +4,9 @@
 #pragma once
 
 namespace simt {
-template <class T, class F>
+template <Access access = Access::Atomic, class T, class F>
 __attribute__((noinline)) SIMT_QUIET inline T read_modify_write(T *p, F change) {
-  touch(p, sizeof(T), Access::Atomic, __builtin_return_address(0));
+  touch(p, sizeof(T), access, __builtin_return_address(0));
   const T old = *p;
   *p = change(old);
   return old;
@@ -46,7 +46,8 @@ inline unsigned atomicDec(unsigned *p, unsigned limit) {
       p, [=](unsigned old) { return old == 0 || old > limit ? limit : old - 1u; });
 }
 template <class T> inline T atomicExch(T *p, simt::Value<T> v) {
-  const T old = simt::read_modify_write(p, [=](T) { return v; });
+  // The first value of a lock may be given this way: no read of what nobody wrote.
+  const T old = simt::read_modify_write<simt::Access::AtomicWrite>(p, [=](T) { return v; });
   simt::pause();
   return old;
 }
@@ -55,4 +56,24 @@ template <class T> inline T atomicCAS(T *p, simt::Value<T> compare, simt::Value<
       p, [=](T old) { return __builtin_memcmp(&old, &compare, sizeof(T)) == 0 ? v : old; });
   simt::pause();
   return old;
+}
+
+// Of another scope: all the same here.
+#define SIMT_SCOPES(NAME)                                                            \
+  template <class T> inline T NAME##_block(T *p, simt::Value<T> v) { return NAME(p, v); }  \
+  template <class T> inline T NAME##_system(T *p, simt::Value<T> v) { return NAME(p, v); }
+SIMT_SCOPES(atomicAdd)
+SIMT_SCOPES(atomicSub)
+SIMT_SCOPES(atomicMax)
+SIMT_SCOPES(atomicMin)
+SIMT_SCOPES(atomicAnd)
+SIMT_SCOPES(atomicOr)
+SIMT_SCOPES(atomicXor)
+SIMT_SCOPES(atomicExch)
+#undef SIMT_SCOPES
+template <class T> inline T atomicCAS_block(T *p, simt::Value<T> compare, simt::Value<T> v) {
+  return atomicCAS(p, compare, v);
+}
+template <class T> inline T atomicCAS_system(T *p, simt::Value<T> compare, simt::Value<T> v) {
+  return atomicCAS(p, compare, v);
 }

@@ -124,5 +124,27 @@ inline float __high2float(__half2 h) { return h.y; }
   inline V operator+(V a, V b) { return __hadd2(a, b); }                                     \
   inline V operator-(V a, V b) { return __hsub2(a, b); }                                     \
   inline V operator*(V a, V b) { return __hmul2(a, b); }                                     \
-  inline V operator/(V a, V b) { return __h2div(a, b); }
+  inline V operator/(V a, V b) { return __h2div(a, b); }                                     \
+  inline V &operator+=(V &a, V b) { return a = __hadd2(a, b); }                              \
+  inline V &operator-=(V &a, V b) { return a = __hsub2(a, b); }                              \
+  inline V &operator*=(V &a, V b) { return a = __hmul2(a, b); }                              \
+  inline V &operator/=(V &a, V b) { return a = __h2div(a, b); }                              \
+  inline V operator-(V a) { return __hneg2(a); }                                             \
+  inline V h2exp2(V a) { return {hexp2(a.x), hexp2(a.y)}; }                                  \
+  inline V h2log(V a) { return {hlog(a.x), hlog(a.y)}; }                                     \
+  inline V h2sqrt(V a) { return {hsqrt(a.x), hsqrt(a.y)}; }                                  \
+  inline V h2rcp(V a) { return {hrcp(a.x), hrcp(a.y)}; }                                     \
+  inline V h2rsqrt(V a) { return {hrsqrt(a.x), hrsqrt(a.y)}; }                               \
+  inline V __heq2(V a, V b) { return {S(__heq(a.x, b.x)), S(__heq(a.y, b.y))}; }             \
+  inline bool __hbeq2(V a, V b) { return __heq(a.x, b.x) && __heq(a.y, b.y); }               \
+  inline V __hne2(V a, V b) { return {S(__hne(a.x, b.x)), S(__hne(a.y, b.y))}; }             \
+  inline bool __hbne2(V a, V b) { return __hne(a.x, b.x) && __hne(a.y, b.y); }               \
+  inline V __hlt2(V a, V b) { return {S(__hlt(a.x, b.x)), S(__hlt(a.y, b.y))}; }             \
+  inline bool __hblt2(V a, V b) { return __hlt(a.x, b.x) && __hlt(a.y, b.y); }               \
+  inline V __hle2(V a, V b) { return {S(__hle(a.x, b.x)), S(__hle(a.y, b.y))}; }             \
+  inline bool __hble2(V a, V b) { return __hle(a.x, b.x) && __hle(a.y, b.y); }               \
+  inline V __hgt2(V a, V b) { return {S(__hgt(a.x, b.x)), S(__hgt(a.y, b.y))}; }             \
+  inline bool __hbgt2(V a, V b) { return __hgt(a.x, b.x) && __hgt(a.y, b.y); }               \
+  inline V __hge2(V a, V b) { return {S(__hge(a.x, b.x)), S(__hge(a.y, b.y))}; }             \
+  inline bool __hbge2(V a, V b) { return __hge(a.x, b.x) && __hge(a.y, b.y); }
 SIMT_ARITHMETIC(__half, __half2)

@@ -61,6 +61,20 @@ __attribute__((noinline)) inline float __fmul_rn(float a, float b) { return a * 
 __attribute__((noinline)) inline float __fadd_rn(float a, float b) { return a + b; }
 __attribute__((noinline)) inline float __fsub_rn(float a, float b) { return a - b; }
 
+#define SIMT_CLASSIFY(T)                                               \
+  inline bool isnan(T x) { return __builtin_isnan(x); }                \
+  inline bool isinf(T x) { return __builtin_isinf_sign(x) != 0; }      \
+  inline bool isfinite(T x) { return __builtin_isfinite(x); }          \
+  inline bool signbit(T x) { return __builtin_signbit(x) != 0; }
+SIMT_CLASSIFY(float)
+SIMT_CLASSIFY(double)
+#undef SIMT_CLASSIFY
+inline float sinpif(float x) { return static_cast<float>(::sin(M_PI * ::fmod(x, 2.))); }
+inline float cospif(float x) { return static_cast<float>(::cos(M_PI * ::fmod(x, 2.))); }
+inline void sincospif(float x, float *s, float *c) { *s = sinpif(x), *c = cospif(x); }
+inline float rcbrtf(float x) { return 1.f / ::cbrtf(x); }
+inline float normcdff(float x) { return 0.5f * ::erfcf(-x * static_cast<float>(M_SQRT1_2)); }
+
 namespace simt {
 template <class To, class From> inline To bit_cast(const From &from) {
   static_assert(sizeof(To) == sizeof(From) && std::is_trivially_copyable_v<From>, "bit_cast");

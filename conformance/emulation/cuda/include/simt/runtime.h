@@ -46,7 +46,8 @@ unsigned active_mask();
 // Lets another thread run: for a loop that waits for one.
 void pause();
 
-enum class Access : int { Read, Write, Atomic };
+// AtomicRead and AtomicWrite: one half of an atomic; volatile accesses count as that.
+enum class Access : int { Read, Write, Atomic, AtomicRead, AtomicWrite };
 // In checked mode: the instruction at `pc` touches `size` bytes at `address`. Nothing otherwise.
 void touch(const void *address, unsigned size, Access access, const void *pc);
 // A shuffle that asked for the value of a lane outside its mask.

@@ -76,6 +76,13 @@ template <class T> inline unsigned __match_any_sync(unsigned mask, T value, SIMT
   return result;
 }
 
+template <class T>
+inline unsigned __match_all_sync(unsigned mask, T value, int *same, SIMT_WHERE) {
+  const unsigned equal = __match_any_sync(mask, value, SIMT_HERE);
+  *same = equal == (mask & simt::running.lanes);
+  return *same ? equal : 0;
+}
+
 namespace simt {
 template <class T, class F>
 inline T reduce(unsigned mask, T value, F combine, const char *file, int line) {
