@@ -21,7 +21,9 @@ def job_of(kernel: heuristics.Kernel, chip: str = "sm_80") -> gate.Job:
     return gate.Job(gate.CHIPS[chip], kernel, kernel.shared, ("a model",))
 
 
-DECODE = heuristics.Kernel("decode.cu", "attention_decode_kernel<f16, 1, 1>", 24576)
+DECODE = heuristics.Kernel(
+    "decode.cu", "attention_decode_kernel<f16, 1, 1, Spec<128, 16, NONE>>", 24576
+)
 
 
 def test_the_gate_reads_what_the_compiler_made() -> None:
@@ -35,7 +37,7 @@ def test_the_gate_reads_what_the_compiler_made() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "fault"),
     [
-        ("__launch_bounds__(WARPS * 32)", "__launch_bounds__(WARPS * 32, 16)", "spill"),
+        ("BLOCKS<KV, GROUP, VECTORS>)", "16)", "spill"),
         ("if (vectors) {", "if (false) {", "loads of 128 bits"),
         ("extern __shared__ uint4 shared[];", "extern __shared__ int shared[];", "not compile"),
     ],
@@ -80,9 +82,9 @@ def test_a_sample_of_the_known_rows_is_compiled_all_the_same(
 ) -> None:
     known, again = known_rows(), []
 
-    def compiled(job: gate.Job) -> gate.Row:
+    def compiled(job: gate.Job) -> gate.Compiled:
         again.append(job.digest)
-        return gate.Row(job, gate.Usage(registers=99, shared=0), ())
+        return gate.Compiled(job, gate.Usage(registers=99, shared=0), ())
 
     monkeypatch.setattr(gate, "compiled", compiled)
     found = gate.gate(["sm_80"], [LLAMA], known=known, sample=2, workers=1)

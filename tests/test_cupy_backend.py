@@ -191,12 +191,14 @@ def test_single_rows_go_where_they_are_cheap() -> None:
         assert kernels is not None
         return "" if kernels.decode is None else kernels.decode.name
 
-    assert decode() == "attention_decode_kernel<f16, 4, 1>"
-    assert decode(num_heads=2) == "attention_decode_kernel<f16, 1, 1>"
-    assert decode(num_heads=32) == "attention_prefill_kernel<f16, false, 1, 2, 2>"
-    assert decode(mask=pa.Mask.TREE) == "attention_prefill_kernel<f16, false, 1, 2, 2>"
+    assert decode() == "attention_decode_kernel<f16, 4, 1, Spec<64, 16, NONE>>"
+    assert decode(num_heads=2) == "attention_decode_kernel<f16, 1, 1, Spec<64, 16, NONE>>"
+    assert decode(num_heads=32) == "attention_prefill_kernel<f16, f16, 1, 2, 2, Spec<64, 16, NONE>>"
+    tree = decode(mask=pa.Mask.TREE)
+    assert tree == "attention_prefill_kernel<f16, f16, 1, 2, 2, Spec<64, 16, TREES>>"
     assert decode(batch_invariant=True) == ""
-    assert decode(dtype=torch.float32, head_dim=256) == "attention_decode_kernel<float, 4, 2>"
+    wide = decode(dtype=torch.float32, head_dim=256)
+    assert wide == "attention_decode_kernel<float, 4, 2, Spec<256, 16, NONE>>"
 
 
 def test_decode_alone_needs_no_large_tiles() -> None:
@@ -224,7 +226,7 @@ def test_describe_tells_the_kernels_and_the_bytes() -> None:
     facts = CupyBackend().describe(spec_of(), H100)
     assert facts["kv_bytes_per_token"] == 2 * 2 * 64 * 2
     assert facts["decode_flops_per_kv_byte"] == 4.0
-    assert "attention_decode_kernel<f16, 4, 1>" in facts["decode"]
+    assert "attention_decode_kernel<f16, 4, 1, Spec<64, 16, NONE>>" in facts["decode"]
     assert "blocks per SM" in facts["prefill"]
     quantised = spec_of(kv_dtype=torch.int8, kv_quant=pa.KVQuant.PER_TOKEN_HEAD)
     assert CupyBackend().describe(quantised, H100)["kv_bytes_per_token"] == 2 * (2 * 64 + 8)

@@ -95,7 +95,8 @@ def test_describe_tells_which_kernel_is_used() -> None:
     facts = {b.name: b.describe(spec_of(), H100) for b in (CupyBackend(), CupyWgmmaBackend())}
     assert facts["cupy"]["prefill"].startswith("attention_prefill_kernel<")
     wgmma = facts["cupy:wgmma"]
-    assert wgmma["prefill"].startswith("attention_prefill_wgmma_kernel<bf16, 64, 128, 2>")
+    name = "attention_prefill_wgmma_kernel<bf16, 128, 2, Spec<64, 16, NONE>>"
+    assert wgmma["prefill"].startswith(name)
     assert wgmma["prefill_flops_per_kv_byte"] == 2 * facts["cupy"]["prefill_flops_per_kv_byte"]
     assert CupyWgmmaBackend().describe(spec_of(head_dim=96), H100) == {}
 
@@ -283,7 +284,7 @@ def test_a_kernel_of_wgmma_without_hgmma_is_a_fault(monkeypatch: pytest.MonkeyPa
 def test_the_gate_compiles_both_tiles_for_sm_90a() -> None:
     jobs, declined = gate.jobs_for(gate.CHIPS["sm_90"], ["Llama 3 8B"])
     names = [job.kernel.name for job in jobs if job.arch == "sm_90a"]
-    flags = ("<bf16, 128, 128, 2>", "<bf16, 128, 64, 1>")
+    flags = (f"<bf16, {steps}, Spec<128, 16, NONE>>" for steps in ("128, 2", "64, 1"))
     assert names == [f"attention_prefill_wgmma_kernel{f}" for f in flags]
     assert declined == {}
     jobs, _ = gate.jobs_for(gate.CHIPS["sm_100"], ["Llama 3 8B"])

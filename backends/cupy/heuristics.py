@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from pagedattn.backends.cupy.instances import HEAD_DIMS, Option, spec_type
 from pagedattn.device import DeviceInfo
 from pagedattn.spec import AttentionSpec, KVQuant, Mask
 
@@ -22,13 +23,25 @@ DECODE_DIM = 256
 DECODE_STAGES, DECODE_TOKENS = 3, 2  # of decode.cu
 
 WGMMA_SM = (9, 0)
-WGMMA_DIMS = frozenset({64, 128, 256})
+WGMMA_DIMS = HEAD_DIMS
 """Head widths of prefill_wgmma.cu."""
+
+IN_DECODE = Option.SOFTCAP | Option.SLOPES | Option.TOKEN_SCALES | Option.SHARED_KV
+IN_TILES = Option.WINDOW | Option.BIDIRECTIONAL | Option.TREES | Option.SOFTCAP | Option.SLOPES
+"""What the loop of decode.cu looks at; that of the tiles (prefill.cu: and SHARED_KV)."""
 
 CTA_OVERHEAD = 1024
 """Bytes of a multiprocessor's shared memory that the driver takes for each block."""
 
-_NAMES = {torch.float32: "float", torch.float16: "f16", torch.bfloat16: "bf16"}
+_NAMES = {
+    torch.float32: "float",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int8: "q8<INT8>",
+    torch.float8_e4m3fn: "q8<E4M3>",
+    torch.float8_e5m2: "q8<E5M2>",
+}
+"""Types of kernels/types.cuh."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +123,10 @@ def _decode(spec: AttentionSpec) -> Kernel:
     dim = max(spec.head_dim, spec.head_dim_v)
     size = 16 // spec.kv_dtype.itemsize
     vectors = 1 if dim <= 32 * size else 2
-    group = 1 if spec.group_size == 1 else DECODE_GROUP
-    kind = _NAMES.get(spec.kv_dtype, "q8")
     copies = DECODE_STAGES * DECODE_TOKENS * vectors * 2 * 16 * WARPS * 32
     join = WARPS * spec.group_size * (spec.head_dim_v + 2) * 4
-    name = f"attention_decode_kernel<{kind}, {group}, {vectors}>"
+    flags = f"{_NAMES[spec.kv_dtype]}, {spec.group_size}, {vectors}, {spec_type(spec, IN_DECODE)}"
+    name = f"attention_decode_kernel<{flags}>"
     return Kernel("decode.cu", name, max(copies, join))
 
 
@@ -124,14 +136,15 @@ def _tile(spec: AttentionSpec, device: DeviceInfo, wanted: int | None) -> TileKe
     most = spec.group_size * longest if longest is not None else 64
     units = 2 if spec.head_dim_v <= 128 else 4 if spec.head_dim_v <= 256 else 9
     shapes = {2: ((4, 2), (2, 2), (1, 2)), 4: ((2, 2), (1, 2)), 9: ((1, 1),)}[units]
-    kind, converted = _NAMES[_tile_dtype(spec)], spec.kv_dtype != spec.dtype
+    kinds = f"{_NAMES[_tile_dtype(spec)]}, {_NAMES[spec.kv_dtype]}"
+    known = spec_type(spec, IN_TILES | Option.SHARED_KV)
     for tiles, steps in (*shapes, (1, 1)):
         rows, keys = 16 * tiles, 32 * steps
         shared = _tile_shared(spec, rows, keys)
         too_large = rows > 16 and (most <= rows // 2 or (wanted is not None and rows > wanted))
         if too_large or shared > device.shared_limit:
             continue
-        flags = f"{kind}, {str(converted).lower()}, {tiles}, {steps}, {units}"
+        flags = f"{kinds}, {tiles}, {steps}, {units}, {known}"
         name = f"attention_prefill_kernel<{flags}>"
         return TileKernel("prefill.cu", name, shared, rows=rows, keys=keys)
     return None
@@ -151,7 +164,7 @@ def _wgmma_tile(spec: AttentionSpec, device: DeviceInfo, wanted: int | None) -> 
     shared = 1024 + groups * 64 * row + 4 * keys * row  # alignment; Q; K and V, both twice
     if shared > device.shared_limit:
         return None
-    flags = f"{_NAMES[spec.dtype]}, {spec.head_dim}, {keys}, {groups}"
+    flags = f"{_NAMES[spec.dtype]}, {keys}, {groups}, {spec_type(spec, IN_TILES)}"
     return TileKernel(
         "prefill_wgmma.cu",
         f"attention_prefill_wgmma_kernel<{flags}>",

@@ -123,7 +123,6 @@ class CupyOp(AttentionOp):
         p.head_dim, p.head_dim_v, p.block_size = spec.head_dim, spec.head_dim_v, spec.block_size
         p.block_multiplier, p.block_shift = _division(spec.block_size)
         p.q_dtype, p.out_dtype = DTYPES[spec.dtype], DTYPES[spec.out_dtype]
-        p.kv_dtype = DTYPES[spec.kv_dtype]
         p.scale_per_token = spec.kv_quant is KVQuant.PER_TOKEN_HEAD
         p.mask = MASKS[spec.mask]
         left, right = spec.window

@@ -3,7 +3,7 @@
     python -m pagedattn.conformance.compile.cuda --check
     python -m pagedattn.conformance.compile.cuda --write docs/compile/cupy.md
 
-Each model of specs.py is opened by the backend's own open(), on a made-up GPU of each chip: what
+Each layer of specs.py is opened by the backend's own open(), on a made-up GPU of each chip: what
 that loads, NVRTC compiles here. It fails on spills and stack, on shared
 memory above the chip's, on a product of 16-bit matrices without a tensor-core instruction, on wgmma
 that the compiler had to serialise, on a KV path without 128-bit loads, and, with --check, on a
@@ -31,7 +31,7 @@ from pagedattn.backends.cupy.source import OPTIONS, source
 from pagedattn.capabilities import check
 from pagedattn.conformance.compile import sass
 from pagedattn.conformance.compile.opening import Loaded, loaded
-from pagedattn.conformance.compile.specs import MODEL_SPECS
+from pagedattn.conformance.compile.specs import MIXED_SPECS, MODEL_SPECS
 from pagedattn.conformance.compile.table import (
     cell,
     launched_by,
@@ -59,6 +59,8 @@ _RESOURCES = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads\s+"
     r"ptxas info\s*: Used (\d+) registers(?:.*?, (\d+) bytes smem)?"
 )
+
+LAYERS = (*MODEL_SPECS, *MIXED_SPECS)
 
 OPENED: tuple[tuple[type[CupyBackend], Mapping[str, int]], ...] = (
     (CupyBackend, {}),
@@ -101,7 +103,7 @@ def _rules() -> str:
 
 
 @dataclass(frozen=True)
-class Row:
+class Compiled:
     """What became of a job: usage of the kernel, 128-bit loads, and what is wrong."""
 
     job: Job
@@ -135,7 +137,7 @@ def jobs_for(chip: Chip, models: Sequence[str]) -> tuple[list[Job], dict[str, st
     found: dict[tuple[str, str], tuple[Kernel, int, dict[str, None]]] = {}
     declined = {}
     for backend, tuning in OPENED:
-        for model in MODEL_SPECS:
+        for model in LAYERS:
             if model.name not in models:
                 continue
             if refusals := check(backend(), model.spec, info):
@@ -159,7 +161,7 @@ def chip_number(chip: Chip) -> int:
     return chip.arch
 
 
-def compiled(job: Job) -> Row:
+def compiled(job: Job) -> Compiled:
     """Compiles one kernel and reads the compiler's log and the SASS."""
     name, options = job.kernel.name, (*OPTIONS, "--ptxas-options=-v")
     try:
@@ -167,11 +169,13 @@ def compiled(job: Job) -> Row:
             source(job.kernel.file), options, (name,), job.arch, file=job.kernel.file
         )
     except KernelCompileError as error:
-        return Row(job, Usage(registers=0, shared=0), (f"does not compile: {error.log[:400]}",))
+        return Compiled(
+            job, Usage(registers=0, shared=0), (f"does not compile: {error.log[:400]}",)
+        )
     seen = sass.read(binary.cubin)[binary.symbols[name]]
     resources = _RESOURCES.search(binary.log)
     if resources is None:
-        return Row(job, seen, (f"the compiler's log says nothing of resources: {binary.log}",))
+        return Compiled(job, seen, (f"the compiler's log says nothing of resources: {binary.log}",))
     stack, stores, loads, registers = (int(resources[i]) for i in range(1, 5))
     usage = Usage(
         registers=registers,
@@ -192,7 +196,7 @@ def compiled(job: Job) -> Row:
             f"{wide} loads of 128 bits where the copies of K and V need {wanted}: the rows' "
             "alignment is lost on the way"
         )
-    return Row(job, usage, tuple(wrong))
+    return Compiled(job, usage, tuple(wrong))
 
 
 def _wide_loads(kernel: Kernel) -> int:
@@ -209,7 +213,7 @@ class Outcome:
 
     lines: dict[str, list[str]]
     declined: dict[str, dict[str, str]]
-    rows: list[Row]
+    rows: list[Compiled]
 
 
 def gate(
@@ -241,8 +245,8 @@ def gate(
 
 _ABOUT = """
 Every kernel that the `cupy` backend loads for the {models} models of
-`conformance/compile/specs.py`, compiled by NVRTC {version} without a GPU. Nothing here was run:
-these are the compiler's figures.
+`conformance/compile/specs.py`, and for layers of no model that mix all options there, compiled by
+NVRTC {version} without a GPU. Nothing here was run: these are the compiler's figures.
 
 - spills: bytes, and instructions that move registers to local memory and back. shared memory: bytes
   of a block, static and dynamic, the most of the models; the chips have {shared}.
@@ -272,7 +276,7 @@ def document(found: Outcome, models: int) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """0 when every kernel is sound and the table is as it should be, else 1."""
     options = _parser().parse_args(arguments)
-    models = [m.name for m in MODEL_SPECS]
+    models = [m.name for m in LAYERS]
     known_here = _supported()
     chips = [c for c in options.chips.split(",") if CHIPS[c].arch in known_here]
     table = options.check or options.write or TABLE
@@ -292,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*(f"       {fault}" for fault in row.faults), sep="\n")
     count, seconds = sum(map(len, found.lines.values())), time.monotonic() - began
     print(f"{count} kernels, {len(found.rows)} compiled, {len(bad)} at fault, {seconds:.0f} s")
-    new = document(found, len(models))
+    new = document(found, len(MODEL_SPECS))
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         options.write.write_text(new, encoding="utf-8")

@@ -10,7 +10,7 @@ import torch
 from pagedattn.presets import PRESETS
 from pagedattn.spec import AttentionSpec, Graph, KVQuant, Layout, Limits, Mask
 
-__all__ = ["MODEL_SPECS", "ModelSpec"]
+__all__ = ["MIXED_SPECS", "MODEL_SPECS", "ModelSpec"]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,7 @@ def _cache(dtype: torch.dtype, quant: KVQuant) -> dict[str, Any]:
 
 
 _E4M3, _E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
+_TOKEN = KVQuant.PER_TOKEN_HEAD
 
 MODEL_SPECS: tuple[ModelSpec, ...] = (
     _preset("llama3-8b", 32, title="Llama 3 8B"),
@@ -103,3 +104,13 @@ MODEL_SPECS: tuple[ModelSpec, ...] = (
 )
 """Twenty layers; between them every option that changes a kernel, and groups 1, 2, 3, 4, 7, 8, 16
 and 128."""
+
+_ALL: dict[str, Any] = {"block_size": 48, "mask": Mask.FULL, "window": (4095, 0), "softcap": 30.0}
+
+MIXED_SPECS: tuple[ModelSpec, ...] = (
+    _model("odd head, all options", 32, 8, 96, **_ALL, shared_kv=True, head_dim_v=80),
+    _model("odd head, all options, int8 cache", 32, 8, 96, **_ALL, **_cache(torch.int8, _TOKEN)),
+    _model("odd block, all options", 32, 8, 128, **_ALL),
+)
+"""Of no model: values and sets of options for which a backend keeps no kernel of their own, and so
+the kernels that find out everything at run time."""

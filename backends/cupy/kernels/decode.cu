@@ -6,12 +6,15 @@
 // these are joined at the end, within the warp, between the warps, and by combine.cu between the
 // pieces of a request.
 //
+// GROUP is the exact size of a group. The mask is not looked at: the only row is the last one, and
+// of no tree (prefill.cu takes those), so it sees every key that its window has not left behind.
+//
 // grid (items, Hkv), block (32 * WARPS), dynamic shared memory: heuristics.py says how much.
 #include "async_copy.cuh"
 #include "masks.cuh"
 #include "paging.cuh"
-#include "params.cuh"
 #include "softmax.cuh"
+#include "spec.cuh"
 #include "types.cuh"
 #include "work.cuh"
 
@@ -35,9 +38,16 @@ __device__ __forceinline__ void fetch(
   }
 }
 
+// Blocks that a multiprocessor shall hold at least: ptxas takes registers before it spills. A lane
+// keeps q and the sums, and up to 64 registers beside them; there are 65536.
 template <typename KV, int GROUP, int VECTORS>
-__global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const AttentionParams p) {
+constexpr int BLOCKS = 65536 / (WARPS * 32) / (64 + 2 * GROUP * VECTORS * 16 / (int)sizeof(KV));
+
+template <typename KV, int GROUP, int VECTORS, typename S>
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS<KV, GROUP, VECTORS>)
+    attention_decode_kernel(const S p) {
   constexpr int SIZE = 16 / sizeof(KV);
+  constexpr bool QUANTISED = sizeof(KV) == 1;
   extern __shared__ uint4 shared[];
   const WorkItem item = item_at(p.items, blockIdx.x);
   if (item.request < 0) return;
@@ -45,17 +55,16 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int seq_len = p.seq_lens[item.request], query = p.query_start[item.request];
   const int* table = p.block_table + item.request * p.table_row;
-  const Visible visible = visible_of(p, item.request, seq_len, 1);  // never a tree: prefill.cu
-  const int position = seq_len - 1, first = visible.begin(position), last = visible.end(position);
+  const int position = seq_len - 1, first = position > p.window_left ? position - p.window_left : 0;
 
   // Lanes of a token: the least power of two that covers its vectors.
-  const int needed = (max(p.head_dim, p.head_dim_v) + SIZE * VECTORS - 1) / (SIZE * VECTORS);
+  const int needed = (max(p.head_dim(), p.head_dim_v()) + SIZE * VECTORS - 1) / (SIZE * VECTORS);
   const int lanes = needed <= 1 ? 1 : 1 << (32 - __clz(needed - 1));
   const int sets = 32 / lanes;  // tokens that a warp reads at once
   const int set = lane / lanes, mine = lane % lanes;
 
   const int begin = first + item.split * item.chunk;
-  const int end = item.split == item.num_splits - 1 ? last : min(last, begin + item.chunk);
+  const int end = item.split == item.num_splits - 1 ? seq_len : min(seq_len, begin + item.chunk);
   const int stride = TOKENS * WARPS * sets;  // tokens of a step
   const int steps = end > begin ? (end - begin + stride - 1) / stride : 0;
   auto token_at = [&](int step, int u) {
@@ -80,16 +89,16 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
 #pragma unroll
         for (int e = 0; e < VECTORS; ++e) {
           const int column = (mine + e * lanes) * SIZE;
-          fetch(place(stage, u, e, 0), k, column, token < end ? p.head_dim : 0, p.k_vectors);
-          if (!p.shared_kv)
-            fetch(place(stage, u, e, 1), v, column, token < end ? p.head_dim_v : 0, p.v_vectors);
+          fetch(place(stage, u, e, 0), k, column, token < end ? p.head_dim() : 0, p.k_vectors);
+          if (!p.shared_kv())
+            fetch(place(stage, u, e, 1), v, column, token < end ? p.head_dim_v() : 0, p.v_vectors);
         }
       }
     }
     copy_async_commit();
   };
   float k_scale = 1.f, v_scale = 1.f;  // of the head, or 1 when every token has its own
-  if (p.k_scale && !p.scale_per_token) {
+  if (QUANTISED && !p.scale_per_token()) {
     k_scale = k_scale_at(p, {0, 0}, kv_head);
     v_scale = v_scale_at(p, {0, 0}, kv_head);
   }
@@ -99,7 +108,7 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
     for (int u = 0; u < TOKENS; ++u) {
       to[u][0] = to[u][1] = 1.f;
       const int token = token_at(step, u);
-      if (p.scale_per_token && token < end) {
+      if (p.scale_per_token() && token < end) {
         const Slot slot = slot_of(p, table, token);
         to[u][0] = k_scale_at(p, slot, kv_head);
         to[u][1] = v_scale_at(p, slot, kv_head);
@@ -115,17 +124,16 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
   State state[GROUP];
 #pragma unroll
   for (int g = 0; g < GROUP; ++g) {
-    const bool live = g < p.group;
-    const long long at = query * p.q_row + (kv_head * p.group + (live ? g : 0)) * p.q_head;
+    const long long at = query * p.q_row + (kv_head * GROUP + g) * p.q_head;
     state[g] = {NEG_INF, 0.f};
-    slope[g] = live && p.slopes ? p.slopes[kv_head * p.group + g] : 0.f;
+    slope[g] = p.slopes() ? p.slopes()[kv_head * GROUP + g] : 0.f;
 #pragma unroll
     for (int e = 0; e < VECTORS; ++e)
 #pragma unroll
       for (int i = 0; i < SIZE; i += 4) {
         const int column = (mine + e * lanes) * SIZE + i;
         float x[4];
-        load_4(p.q, at + column, live ? p.head_dim - column : 0, p.q_dtype, p.q_vectors, x);
+        load_4(p.q, at + column, p.head_dim() - column, p.q_dtype, p.q_vectors, x);
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
           sum[g][e][i + c] = 0.f;
@@ -147,10 +155,9 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
 #pragma unroll
       for (int e = 0; e < VECTORS; ++e) {
         float k[SIZE];
-        unpack(*place(stage, u, e, 0), p.kv_dtype, k, KV());
+        unpack(*place(stage, u, e, 0), k, KV());
 #pragma unroll
         for (int g = 0; g < GROUP; ++g)
-          if (g < p.group)
 #pragma unroll
             for (int i = 0; i < SIZE; ++i) score[u][g] += q[g][e][i] * k[i];
       }
@@ -159,19 +166,17 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
 #pragma unroll
       for (int u = 0; u < TOKENS; ++u)
 #pragma unroll
-        for (int g = 0; g < GROUP; ++g)
-          if (g < p.group) score[u][g] += __shfl_xor_sync(ALL_LANES, score[u][g], o);
+        for (int g = 0; g < GROUP; ++g) score[u][g] += __shfl_xor_sync(ALL_LANES, score[u][g], o);
 
 #pragma unroll
     for (int g = 0; g < GROUP; ++g) {
-      if (g >= p.group) continue;
       float top = state[g].m;
 #pragma unroll
       for (int u = 0; u < TOKENS; ++u) {
         const int token = token_at(step, u);
         float x = score[u][g] * (k_scale * token_scale[u][0]) * p.scale;
-        if (p.softcap != 0.f) x = capped(p, x);
-        if (p.slopes) x += bias(p, slope[g], token - position);
+        if (p.softcap() != 0.f) x = capped(p, x);
+        if (p.slopes()) x += slope[g] * (float)(token - position);
         score[u][g] = token < end ? x : NEG_INF;
         top = fmaxf(top, score[u][g]);
       }
@@ -194,10 +199,9 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
 #pragma unroll
       for (int e = 0; e < VECTORS; ++e) {
         float v[SIZE];
-        unpack(*place(stage, u, e, !p.shared_kv), p.kv_dtype, v, KV());
+        unpack(*place(stage, u, e, !p.shared_kv()), v, KV());
 #pragma unroll
         for (int g = 0; g < GROUP; ++g)
-          if (g < p.group)
 #pragma unroll
             for (int i = 0; i < SIZE; ++i) sum[g][e][i] += score[u][g] * v[i];
       }
@@ -211,7 +215,6 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
   // Join the sets of the warp ...
 #pragma unroll
   for (int g = 0; g < GROUP; ++g) {
-    if (g >= p.group) continue;
     for (int o = lanes; o < 32; o *= 2) {
       const State other = {__shfl_xor_sync(ALL_LANES, state[g].m, o),
                            __shfl_xor_sync(ALL_LANES, state[g].l, o)};
@@ -230,42 +233,42 @@ __global__ void __launch_bounds__(WARPS * 32) attention_decode_kernel(const Atte
   // ... and the warps, through the memory that the copies no longer need.
   copy_async_wait<0>();
   __syncthreads();
-  State* states = reinterpret_cast<State*>(shared);                        // [WARPS, group]
-  float* sums = reinterpret_cast<float*>(states + WARPS * p.group);        // [WARPS, group, Dv]
+  State* states = reinterpret_cast<State*>(shared);                        // [WARPS, GROUP]
+  float* sums = reinterpret_cast<float*>(states + WARPS * GROUP);          // [WARPS, GROUP, Dv]
 #pragma unroll
   for (int g = 0; g < GROUP; ++g) {
-    if (g >= p.group || set) continue;
-    if (mine == 0) states[warp * p.group + g] = state[g];
+    if (set) continue;
+    if (mine == 0) states[warp * GROUP + g] = state[g];
 #pragma unroll
     for (int e = 0; e < VECTORS; ++e)
 #pragma unroll
       for (int i = 0; i < SIZE; ++i) {
         const int column = (mine + e * lanes) * SIZE + i;
-        if (column < p.head_dim_v)
-          sums[(warp * p.group + g) * p.head_dim_v + column] = sum[g][e][i];
+        if (column < p.head_dim_v())
+          sums[(warp * GROUP + g) * p.head_dim_v() + column] = sum[g][e][i];
       }
   }
   __syncthreads();
-  for (int index = threadIdx.x; index < p.group * p.head_dim_v; index += WARPS * 32) {
-    const int g = index / p.head_dim_v, column = index - g * p.head_dim_v;
+  for (int index = threadIdx.x; index < GROUP * p.head_dim_v(); index += WARPS * 32) {
+    const int g = index / p.head_dim_v(), column = index - g * p.head_dim_v();
     State whole = states[g];
 #pragma unroll
-    for (int w = 1; w < WARPS; ++w) whole = joined(whole, states[w * p.group + g]);
+    for (int w = 1; w < WARPS; ++w) whole = joined(whole, states[w * GROUP + g]);
     float total = 0.f;
 #pragma unroll
     for (int w = 0; w < WARPS; ++w)
-      total += __expf(states[w * p.group + g].m - base_of(whole.m)) *
-               sums[(w * p.group + g) * p.head_dim_v + column];
-    const int head = kv_head * p.group + g;
+      total += __expf(states[w * GROUP + g].m - base_of(whole.m)) *
+               sums[(w * GROUP + g) * p.head_dim_v() + column];
+    const int head = kv_head * GROUP + g;
     if (item.num_splits == 1) {
       const Ending e = ending(whole, p.sinks ? p.sinks[head] : NEG_INF);
       store_from_float(p.out, query * p.out_row + head * p.out_head + column, p.out_dtype,
                        total * e.factor);
       if (column == 0 && p.lse)
-        p.lse[(long long)query * p.num_kv_heads * p.group + head] = e.lse;
+        p.lse[(long long)query * p.num_kv_heads * GROUP + head] = e.lse;
     } else {
       const long long at = partial_row(p, item.slot + item.split, kv_head, g);
-      p.partial_out[at * p.head_dim_v + column] = total;
+      p.partial_out[at * p.head_dim_v() + column] = total;
       if (column == 0) {
         p.partial_state[at * 2] = whole.m;
         p.partial_state[at * 2 + 1] = whole.l;

@@ -1,12 +1,7 @@
 // Where a key lies: position j of a request is slot j % block_size of block table[j / block_size].
 #pragma once
 
-#include "params.cuh"
-
-// position / block_size, exact below 2^31: multiplier = ceil(2^shift / block_size).
-__device__ __forceinline__ int block_of(const AttentionParams& p, int position) {
-  return (int)((unsigned long long)(unsigned)position * p.block_multiplier >> p.block_shift);
-}
+#include "spec.cuh"
 
 struct Slot {
   long long block;
@@ -14,9 +9,10 @@ struct Slot {
 };
 
 // `table` is the request's row of the block table. Only called for keys that some row sees.
-__device__ __forceinline__ Slot slot_of(const AttentionParams& p, const int* table, int position) {
-  const int column = block_of(p, position);
-  return {table[column], position - column * p.block_size};
+template <typename S>
+__device__ __forceinline__ Slot slot_of(const S& p, const int* table, int position) {
+  const int column = p.block_of(position);
+  return {table[column], position - column * p.block_size()};
 }
 
 __device__ __forceinline__ long long k_index(const AttentionParams& p, Slot s, int kv_head) {

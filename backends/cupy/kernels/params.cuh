@@ -46,15 +46,14 @@ struct AttentionParams {
   int head_dim;                // D
   int head_dim_v;              // Dv
   int block_size;
-  unsigned block_multiplier;   // position / block_size without a division, see paging.cuh
+  unsigned block_multiplier;   // position / block_size without a division, see spec.cuh
   int block_shift;
   int rows;                    // packed rows of a work item
   int q_dtype;                 // enum Dtype
   int out_dtype;
-  int kv_dtype;                // of the cache
   int scale_per_token;         // 1: one scale for each token and head
-  int mask;                    // enum MaskKind
-  int window_left;             // UNBOUNDED (masks.cuh) when there is none
+  int mask;                    // enum MaskKind of spec.cuh
+  int window_left;             // UNBOUNDED (spec.cuh) when there is none
   int window_right;
   int k_vectors;               // 1: every row of the pool starts at a multiple of 16 bytes
   int v_vectors;

@@ -10,8 +10,8 @@
 #include "async_copy.cuh"
 #include "masks.cuh"
 #include "paging.cuh"
-#include "params.cuh"
 #include "softmax.cuh"
+#include "spec.cuh"
 #include "tile_load.cuh"
 #include "tile_math.cuh"
 #include "types.cuh"
@@ -23,12 +23,11 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 
 __device__ __forceinline__ int round_up(int x, int unit) { return (x + unit - 1) / unit * unit; }
 
-template <typename T, bool CONVERTED, int MT, int NS, int DU>
+// T is what tiles hold, KV the cache: T is q's dtype, but float when a float cache has another one.
+template <typename T, typename KV, int MT, int NS, int DU, typename S>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
-    attention_prefill_kernel(const AttentionParams p) {
+    attention_prefill_kernel(const S p) {
   constexpr int M = 16 * MT, N = 32 * NS, PAD = 16 / sizeof(T), ROWS = 2 * MT;
-  // A float cache of another dtype than q's is used as it is stored: tiles are of float then.
-  constexpr bool MAY_DIFFER = CONVERTED && sizeof(T) == sizeof(float);
   extern __shared__ uint4 shared[];
   const WorkItem item = item_at(p.items, blockIdx.x);
   if (item.request < 0) return;
@@ -37,12 +36,13 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
   const int seq_len = p.seq_lens[item.request], query = p.query_start[item.request];
   const int query_len = p.query_start[item.request + 1] - query;
   const int* table = p.block_table + item.request * p.table_row;
-  const Visible visible = visible_of(p, item.request, seq_len, query_len);
+  const Visible<S> visible = visible_of(p, item.request, seq_len, query_len);
 
   // Shared memory: Q [M, stride], K [N, stride], V [N, v_stride] (or a second K, of which V is a
   // part), P [M, N + PAD], exchange [WARPS, M], slopes [M].
-  const int width = round_up(p.head_dim, 32), stride = width + PAD;
-  const int v_width = round_up(p.head_dim_v, 16), v_stride = p.shared_kv ? stride : v_width + PAD;
+  const int width = round_up(p.head_dim(), 32), stride = width + PAD;
+  const int v_width = round_up(p.head_dim_v(), 16);
+  const int v_stride = p.shared_kv() ? stride : v_width + PAD;
   T* const q_tile = reinterpret_cast<T*>(shared);
   T* const k_tile = q_tile + M * stride;
   T* const v_tile = k_tile + N * stride;
@@ -59,8 +59,8 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #pragma unroll
   for (int r = 0; r < ROWS; ++r)
     rows[r] = min((item.first_row + r / 2 * 16 + r % 2 * 8 + g) / p.group, last_row);
-  if (p.slopes && threadIdx.x < M)
-    slopes[threadIdx.x] = p.slopes[kv_head * p.group + (item.first_row + threadIdx.x) % p.group];
+  if (p.slopes() && threadIdx.x < M)
+    slopes[threadIdx.x] = p.slopes()[kv_head * p.group + (item.first_row + threadIdx.x) % p.group];
   const int first = visible.begin(visible.own + first_row);
   const int last = visible.end(visible.own + last_row);
   // Tiles begin at multiples of N, so that a row meets the same sums in whatever tile it runs.
@@ -69,15 +69,10 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 
   for (int row = warp; row < M; row += WARPS) {
     const int packed = item.first_row + row;
-    const void* q = row < live_rows ? p.q : nullptr;
     const long long at = (query + packed / p.group) * p.q_row +
                          (kv_head * p.group + packed % p.group) * p.q_head;
-    if (!MAY_DIFFER || p.q_dtype == FLOAT32)
-      load_row(q_tile + row * stride, q ? static_cast<const T*>(q) + at : nullptr, p.head_dim,
-               width, p.q_vectors, lane, 32);
-    else
-      load_converted_row(q_tile + row * stride, q, at, p.q_dtype, 1.f, p.head_dim, width,
-                         p.q_vectors, lane, 32);
+    load_row_of(p.q_dtype, q_tile + row * stride, row < live_rows ? p.q : nullptr, at, p.head_dim(),
+                width, p.q_vectors, lane, 32);
   }
   float o[MT][DU][2][4] = {};
   float m[ROWS], l[ROWS];  // l: of this thread's own keys, summed over the warps at the end
@@ -86,18 +81,17 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
   const int units = v_width / 16;
 
   if (begin < end)
-    load_keys<T, CONVERTED, N, KEYS>(p, table, kv_head, k_tile, stride, width, begin, first, last);
+    load_keys<T, KV, N, KEYS>(p, table, kv_head, k_tile, stride, width, begin, first, last);
   copy_async_commit();
   int flip = 0;  // shared_kv: K alternates between the two tiles
   for (int start = begin; start < end; start += N, flip ^= 1) {
-    T* const k_now = p.shared_kv && flip ? v_tile : k_tile;
-    T* const k_next = p.shared_kv && !flip ? v_tile : k_tile;
-    T* const v_now = p.shared_kv ? k_now : v_tile;
+    T* const k_now = p.shared_kv() && flip ? v_tile : k_tile;
+    T* const k_next = p.shared_kv() && !flip ? v_tile : k_tile;
+    T* const v_now = p.shared_kv() ? k_now : v_tile;
     copy_async_wait<0>();
     __syncthreads();  // K is here (and Q, slopes); nobody reads V and P of the step before any more
-    if (!p.shared_kv)
-      load_keys<T, CONVERTED, N, VALUES>(p, table, kv_head, v_tile, v_stride, v_width, start, first,
-                                         last);
+    if (!p.shared_kv())
+      load_keys<T, KV, N, VALUES>(p, table, kv_head, v_tile, v_stride, v_width, start, first, last);
     copy_async_commit();
 
     float s[MT][NS][4] = {};
@@ -109,8 +103,8 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
   _Pragma("unroll") for (int j = 0; j < NS; ++j)                                      \
   _Pragma("unroll") for (int c = 0; c < 4; ++c)
     FOR_EACH_SCORE s[i][j][c] *= p.scale;
-    if (p.softcap != 0.f) { FOR_EACH_SCORE s[i][j][c] = capped(p, s[i][j][c]); }
-    if (p.slopes) {
+    if (p.softcap() != 0.f) { FOR_EACH_SCORE s[i][j][c] = capped(p, s[i][j][c]); }
+    if (p.slopes()) {
       FOR_EACH_SCORE {
         const int distance = own_key + 8 * j + c % 2 - visible.own - rows[2 * i + c / 2];
         s[i][j][c] += bias(p, slopes[i * 16 + c / 2 * 8 + g], distance);
@@ -162,8 +156,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
     copy_async_wait<0>();
     __syncthreads();  // V and P are here; nobody reads K any more (unless V is a part of it)
     if (start + N < end)
-      load_keys<T, CONVERTED, N, KEYS>(p, table, kv_head, k_next, stride, width, start + N, first,
-                                       last);
+      load_keys<T, KV, N, KEYS>(p, table, kv_head, k_next, stride, width, start + N, first, last);
     copy_async_commit();
     multiply_values<N>(o, weights, N + PAD, v_now, v_stride, units, warp, lane);
   }
@@ -206,12 +199,12 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS)
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
           const int column = (u * 4 + warp) * 16 + h * 8 + 2 * t + c;
-          if (column >= p.head_dim_v) continue;
+          if (column >= p.head_dim_v()) continue;
           const float x = o[r / 2][u][h][r % 2 * 2 + c] * e.factor;
           if (whole)
             store_from_float(p.out, token * p.out_row + head * p.out_head + column, p.out_dtype, x);
           else
-            p.partial_out[partial * p.head_dim_v + column] = x;
+            p.partial_out[partial * p.head_dim_v() + column] = x;
         }
   }
 }

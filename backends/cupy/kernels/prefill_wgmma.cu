@@ -9,8 +9,8 @@
 #include "async_copy.cuh"
 #include "masks.cuh"
 #include "paging.cuh"
-#include "params.cuh"
 #include "softmax.cuh"
+#include "spec.cuh"
 #include "swizzle.cuh"
 #include "types.cuh"
 #include "wgmma.cuh"
@@ -18,10 +18,10 @@
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-template <typename T, int D, int N, int GROUPS>
+template <typename T, int N, int GROUPS, typename S>
 __global__ void __launch_bounds__(128 * GROUPS, 1)
-    attention_prefill_wgmma_kernel(const AttentionParams p) {
-  constexpr int M = 64 * GROUPS, Q_BYTES = 64 * D * 2, KV_BYTES = N * D * 2;
+    attention_prefill_wgmma_kernel(const S p) {
+  constexpr int D = S::HEAD_DIM, M = 64 * GROUPS, Q_BYTES = 64 * D * 2, KV_BYTES = N * D * 2;
   constexpr int COLUMNS = D < 128 ? D : 128, PARTS = D / COLUMNS;  // of O, in one product
   extern __shared__ uint4 shared[];
   const WorkItem item = item_at(p.items, blockIdx.x);
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(128 * GROUPS, 1)
   const int seq_len = p.seq_lens[item.request], query = p.query_start[item.request];
   const int query_len = p.query_start[item.request + 1] - query;
   const int* table = p.block_table + item.request * p.table_row;
-  const Visible visible = visible_of(p, item.request, seq_len, query_len);
+  const Visible<S> visible = visible_of(p, item.request, seq_len, query_len);
 
   // Shared memory: Q [GROUPS][64, D], K [2][N, D], V [2][N, D].
   char* const q_tiles = swizzle_aligned(shared);
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(128 * GROUPS, 1)
   for (int r = 0; r < 2; ++r) {
     const int packed = item.first_row + in_tile + 8 * r;
     rows[r] = min(packed / p.group, last_row);
-    slope[r] = p.slopes ? p.slopes[kv_head * p.group + packed % p.group] : 0.f;
+    slope[r] = p.slopes() ? p.slopes()[kv_head * p.group + packed % p.group] : 0.f;
   }
   const int first = visible.begin(visible.own + first_row);
   const int last = visible.end(visible.own + last_row);
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(128 * GROUPS, 1)
     const int own_key = start + 2 * t;
 #define FOR_EACH_SCORE _Pragma("unroll") for (int i = 0; i < N / 2; ++i)
     FOR_EACH_SCORE s[i] *= p.scale;
-    if (p.softcap != 0.f) { FOR_EACH_SCORE s[i] = capped(p, s[i]); }
-    if (p.slopes) {
+    if (p.softcap() != 0.f) { FOR_EACH_SCORE s[i] = capped(p, s[i]); }
+    if (p.slopes()) {
       FOR_EACH_SCORE s[i] += bias(p, slope[i / 2 % 2],
                                   own_key + i / 4 * 8 + i % 2 - visible.own - rows[i / 2 % 2]);
     }

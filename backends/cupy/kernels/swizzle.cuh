@@ -21,10 +21,9 @@ __device__ __forceinline__ char* swizzle_aligned(void* shared) {
 }
 
 // Keys [start, start + N) of a request into the tile `to` [N, D]; zeros outside [first, last).
-template <typename T, int D, int N, Which WHICH>
+template <typename T, int D, int N, Which WHICH, typename S>
 __device__ __forceinline__ void load_swizzled_keys(
-    const AttentionParams& p, const int* table, int kv_head, char* to, int start, int first,
-    int last) {
+    const S& p, const int* table, int kv_head, char* to, int start, int first, int last) {
   constexpr int SIZE = 16 / sizeof(T), VECTORS = D / SIZE;
   const T* const pool = static_cast<const T*>(WHICH == KEYS ? p.k : p.v);
   const int vectors = WHICH == KEYS ? p.k_vectors : p.v_vectors;

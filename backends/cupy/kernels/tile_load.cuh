@@ -5,8 +5,8 @@
 #pragma once
 
 #include "async_copy.cuh"
-#include "masks.cuh"
 #include "paging.cuh"
+#include "spec.cuh"
 #include "types.cuh"
 
 // The lanes of a row of `vectors` vectors: a power of two, at most a warp.
@@ -14,7 +14,7 @@ __device__ __forceinline__ int lanes_for(int vectors) {
   return vectors <= 1 ? 1 : vectors > 16 ? 32 : 1 << (32 - __clz(vectors - 1));
 }
 
-// 16 numbers as T, to 16-q8 aligned shared memory.
+// 16 numbers as T, to 16-byte aligned shared memory.
 __device__ __forceinline__ void store_16(float* to, const float (&x)[16]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i)
@@ -57,18 +57,15 @@ __device__ __forceinline__ void load_row(
                 from ? min(max(width - column, 0), SIZE) : 0, vectors);
 }
 
-// The same from numbers of another dtype, `index` elements behind `base` (null: none), times
-// `scale`, rounded to T.
-template <typename T>
+// The same from numbers of another type, times `scale`, rounded to T.
+template <typename T, typename From>
 __device__ __forceinline__ void load_converted_row(
-    T* to, const void* base, long long index, int dtype, float scale, int width, int padded,
-    int vectors, int lane, int lanes) {
+    T* to, const From* from, float scale, int width, int padded, int vectors, int lane, int lanes) {
   for (int column = lane * 16; column < padded; column += lanes * 16) {
-    const int count = base ? min(max(width - column, 0), 16) : 0;
-    const long long at = index + column;
+    const int count = from ? min(max(width - column, 0), 16) : 0;
     float x[16];
-    if (dtype >= INT8) {
-      const unsigned char* bytes = static_cast<const unsigned char*>(base) + at;
+    if constexpr (sizeof(From) == 1) {
+      const unsigned char* bytes = reinterpret_cast<const unsigned char*>(from) + column;
       uint4 raw = make_uint4(0u, 0u, 0u, 0u);
       if (vectors && count == 16) {
         raw = *reinterpret_cast<const uint4*>(bytes);
@@ -79,12 +76,12 @@ __device__ __forceinline__ void load_converted_row(
           if (i < count) words[i / 4] |= (unsigned)bytes[i] << (i % 4 * 8);
         raw = make_uint4(words[0], words[1], words[2], words[3]);
       }
-      unpack(raw, dtype, x, q8());
+      unpack(raw, x, From());
     } else {
 #pragma unroll
       for (int i = 0; i < 16; i += 4) {
         float y[4];
-        load_4(base, at + i, count - i, dtype, vectors, y);
+        load_4(from, column + i, count - i, dtype_of(From()), vectors, y);
 #pragma unroll
         for (int c = 0; c < 4; ++c) x[i + c] = y[c];
       }
@@ -95,17 +92,35 @@ __device__ __forceinline__ void load_converted_row(
   }
 }
 
+// The same from numbers of a float dtype known at run time, `index` of them behind `base` (null:
+// none). Tiles of 16 bits are of that very dtype.
+template <typename T>
+__device__ __forceinline__ void load_row_of(
+    int dtype, T* to, const void* base, long long index, int width, int padded, int vectors,
+    int lane, int lanes) {
+  if (sizeof(T) == 2 || dtype == FLOAT32)
+    load_row(to, base ? static_cast<const T*>(base) + index : nullptr, width, padded, vectors, lane,
+             lanes);
+  else if (dtype == FLOAT16)
+    load_converted_row(to, base ? static_cast<const f16*>(base) + index : nullptr, 1.f, width,
+                       padded, vectors, lane, lanes);
+  else
+    load_converted_row(to, base ? static_cast<const bf16*>(base) + index : nullptr, 1.f, width,
+                       padded, vectors, lane, lanes);
+}
+
 enum Which { KEYS, VALUES };
 
-// Keys [start, start + N) of a request into `to` [N, stride]. CONVERTED: the cache is not of T.
-template <typename T, bool CONVERTED, int N, Which WHICH>
+// Keys [start, start + N) of a request, in the cache as KV, into `to` [N, stride].
+template <typename T, typename KV, int N, Which WHICH, typename S>
 __device__ __forceinline__ void load_keys(
-    const AttentionParams& p, const int* table, int kv_head, T* to, int stride, int padded,
-    int start, int first, int last) {
-  const int width = WHICH == KEYS ? p.head_dim : p.head_dim_v;
+    const S& p, const int* table, int kv_head, T* to, int stride, int padded, int start, int first,
+    int last) {
+  const int width = WHICH == KEYS ? p.head_dim() : p.head_dim_v();
   const int vectors = WHICH == KEYS ? p.k_vectors : p.v_vectors;
-  const void* pool = WHICH == KEYS ? p.k : p.v;
-  constexpr int SIZE = CONVERTED ? 16 : 16 / sizeof(T);
+  const KV* pool = static_cast<const KV*>(WHICH == KEYS ? p.k : p.v);
+  constexpr bool SAME = SAME_TYPE<T, KV>;
+  constexpr int SIZE = SAME ? 16 / sizeof(T) : 16;
   const int lanes = lanes_for((padded + SIZE - 1) / SIZE);
   const int lane = threadIdx.x % lanes;
   for (int row = threadIdx.x / lanes; row < N; row += blockDim.x / lanes) {
@@ -114,15 +129,14 @@ __device__ __forceinline__ void load_keys(
     Slot slot = {0, 0};
     if (live) slot = slot_of(p, table, key);
     const long long at = WHICH == KEYS ? k_index(p, slot, kv_head) : v_index(p, slot, kv_head);
-    if constexpr (CONVERTED) {
-      float scale = 1.f;
-      if (live && p.k_scale)
-        scale = WHICH == KEYS ? k_scale_at(p, slot, kv_head) : v_scale_at(p, slot, kv_head);
-      load_converted_row(to + row * stride, live ? pool : nullptr, at, p.kv_dtype, scale, width,
-                         padded, vectors, lane, lanes);
+    const KV* from = live ? pool + at : nullptr;
+    if constexpr (SAME) {
+      load_row(to + row * stride, from, width, padded, vectors, lane, lanes);
     } else {
-      load_row(to + row * stride, live ? static_cast<const T*>(pool) + at : nullptr, width, padded,
-               vectors, lane, lanes);
+      float scale = 1.f;
+      if (sizeof(KV) == 1 && live)
+        scale = WHICH == KEYS ? k_scale_at(p, slot, kv_head) : v_scale_at(p, slot, kv_head);
+      load_converted_row(to + row * stride, from, scale, width, padded, vectors, lane, lanes);
     }
   }
 }

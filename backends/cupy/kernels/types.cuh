@@ -1,18 +1,24 @@
 // 16-bit and 8-bit numbers, without CUDA's headers: NVRTC needs no include path at run time.
 //
-// f16, bf16 and q8 are storage; arithmetic is float. What a q8 is (INT8, E4M3 or E5M2) is told at
-// run time, by a branch that all threads take alike, so that one kernel serves the three of them.
+// f16, bf16 and q8<INT8, E4M3 or E5M2> are storage; arithmetic is float.
 #pragma once
 
 #ifdef PAGEDATTN_SIMT
 #include "simt.h"
 #endif
 
+enum Dtype { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3, E4M3 = 4, E5M2 = 5 };
+
 struct f16 { unsigned short bits; };
 struct bf16 { unsigned short bits; };
-struct q8 { unsigned char bits; };  // an element of an 8-bit cache
+template <Dtype DTYPE> struct q8 { unsigned char bits; };  // an element of an 8-bit cache
 
-enum Dtype { FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3, E4M3 = 4, E5M2 = 5 };
+template <typename A, typename B> constexpr bool SAME_TYPE = false;
+template <typename A> constexpr bool SAME_TYPE<A, A> = true;
+
+__device__ __forceinline__ constexpr Dtype dtype_of(float) { return FLOAT32; }
+__device__ __forceinline__ constexpr Dtype dtype_of(f16) { return FLOAT16; }
+__device__ __forceinline__ constexpr Dtype dtype_of(bf16) { return BFLOAT16; }
 
 #define NEG_INF __int_as_float(0xff800000)
 #define QUIET_NAN __int_as_float(0x7fffffff)
@@ -128,11 +134,11 @@ __device__ __forceinline__ void load_4(
 // -- 16 bytes ------------------------------------------------------------------------------------
 
 // The 16 / sizeof(T) numbers of a vector as float; the last argument only says T.
-__device__ __forceinline__ void unpack(const uint4& raw, int, float (&x)[4], float) {
+__device__ __forceinline__ void unpack(const uint4& raw, float (&x)[4], float) {
   x[0] = __uint_as_float(raw.x); x[1] = __uint_as_float(raw.y);
   x[2] = __uint_as_float(raw.z); x[3] = __uint_as_float(raw.w);
 }
-__device__ __forceinline__ void unpack(const uint4& raw, int, float (&x)[8], f16) {
+__device__ __forceinline__ void unpack(const uint4& raw, float (&x)[8], f16) {
   const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -140,7 +146,7 @@ __device__ __forceinline__ void unpack(const uint4& raw, int, float (&x)[8], f16
     x[2 * i + 1] = half_to_float((unsigned short)(words[i] >> 16));
   }
 }
-__device__ __forceinline__ void unpack(const uint4& raw, int, float (&x)[8], bf16) {
+__device__ __forceinline__ void unpack(const uint4& raw, float (&x)[8], bf16) {
   const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -148,12 +154,13 @@ __device__ __forceinline__ void unpack(const uint4& raw, int, float (&x)[8], bf1
     x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000u);
   }
 }
-__device__ __forceinline__ void unpack(const uint4& raw, int dtype, float (&x)[16], q8) {
+template <Dtype DTYPE>
+__device__ __forceinline__ void unpack(const uint4& raw, float (&x)[16], q8<DTYPE>) {
   const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
-  if (dtype == INT8) {
+  if constexpr (DTYPE == INT8) {
 #pragma unroll
     for (int i = 0; i < 16; ++i) x[i] = (float)((int)(words[i / 4] << (24 - i % 4 * 8)) >> 24);
-  } else if (dtype == E5M2) {
+  } else if constexpr (DTYPE == E5M2) {
 #pragma unroll
     for (int i = 0; i < 16; ++i)
       x[i] = half_to_float((unsigned short)(words[i / 4] >> (i % 4 * 8) << 8));
