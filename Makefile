@@ -75,11 +75,20 @@ gates: $(VENV)/kernels $(FA4)/installed $(FI)/installed
 	PYTHONPATH=$(FA4):$(FA4)/nvidia_cutlass_dsl/dsl_packages $(BIN)/python -m pagedattn.conformance.emulation.flash_attn.fa4
 	PATH=$(BIN):$$PATH PYTHONPATH=$(FI) $(BIN)/python -m pagedattn_flashinfer.modules --no-spills max_query_len=1 num_kv_heads=32
 
+# Every generated document. The last two need the traces that docs/audit/README.md names.
 docs: matrix
-	cp build/MATRIX.md docs/MATRIX.md
+	$(BIN)/pagedattn matrix $(JUDGED:%=build/%.json) $(EMULATED:%=build/%.json) --md docs/MATRIX.md
 	$(BIN)/python -m pagedattn.conformance.coverage > docs/COVERAGE.md
+	$(BIN)/python -m pagedattn.backends.flash_attn.table > docs/backends/flash_attn.md
 	$(BIN)/python -m pagedattn.conformance.compile.triton --write docs/compile/triton.md
 	$(BIN)/python -m pagedattn.conformance.compile.cuda --write docs/compile/cupy.md
+	$(BIN)/pagedattn audit ../shared/traces/azure_llm_conv_2023.csv \
+	  --allocator contiguous_max --allocator contiguous_pow2 --allocator contiguous_exact --allocator paged --max-len 4k \
+	  --md docs/audit/azure_llm_conv_2023.md --plot docs/audit/azure_llm_conv_2023.svg
+	$(BIN)/pagedattn audit ../shared/traces/mooncake_conversation.jsonl \
+	  --allocator contiguous_max --allocator contiguous_pow2 --allocator contiguous_exact --allocator paged \
+	  --policy lru --policy return-rate --policy s3-fifo --memory 128GiB \
+	  --md docs/audit/mooncake_conversation.md --plot docs/audit/mooncake_conversation.svg
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info plugins/*/src/*.egg-info plugins/*/*.egg-info

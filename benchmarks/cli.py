@@ -106,7 +106,7 @@ def bench(
     from pagedattn.benchmarks import runner
     from pagedattn.benchmarks.plot import to_svg
     from pagedattn.benchmarks.report import markdown, print_report, summary, to_csv
-    from pagedattn.benchmarks.results import State
+    from pagedattn.benchmarks.results import BenchState
     from pagedattn.benchmarks.timing import Settings
     from pagedattn.benchmarks.workload import offered
 
@@ -152,13 +152,13 @@ def bench(
         _write(csv_file, lambda: to_csv(report))
         _write(md_file, lambda: markdown(report))
         _write(svg_file, lambda: to_svg(report))
-        if save and report.rows(State.TIMED):
+        if save and report.rows(BenchState.TIMED):
             console.print(f"saved to {measured.save(runner.records(report))}", highlight=False)
     except (LookupError, RuntimeError, TypeError, ValueError) as error:
         fail(str(error))
-    if not report.rows(State.TIMED):
+    if not report.rows(BenchState.TIMED):
         fail("nothing was timed; the rows above say why")
-    if report.rows(State.WRONG, State.FAILED):
+    if report.rows(BenchState.WRONG, BenchState.FAILED):
         raise typer.Exit(1)
 
 

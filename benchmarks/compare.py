@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pagedattn.benchmarks.results import Group, Probe, Report, Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState, Group, Probe, Report
 from pagedattn.benchmarks.stats import TOLERANCE, Estimate, Verdict, judge, unpaired_ratio
 
 __all__ = ["Basis", "Change", "changes", "differing_environment", "exit_code", "print_changes"]
@@ -59,12 +59,12 @@ def changes(
             found.append(Change(name, workload, None, None, f"only in the {which} report", False))
             continue
         (old_group, old_row), (new_group, new_row) = before[key], after[key]
-        if not (old_row.state is new_row.state is State.TIMED):
+        if not (old_row.state is new_row.state is BenchState.TIMED):
             note = ""
             if old_row.state is not new_row.state:
                 note = f"{old_row.state} -> {new_row.state}"
                 note += f": {new_row.detail}" if new_row.detail else ""
-            lost = old_row.state is State.TIMED
+            lost = old_row.state is BenchState.TIMED
             found.append(Change(name, workload, None, None, note, lost))
             continue
         speedup = unpaired_ratio(_cost(old_group, old_row, basis), _cost(new_group, new_row, basis))
@@ -110,7 +110,7 @@ def print_changes(found: list[Change], console: Console) -> None:
     console.print(f"{len(verdicts)} rows timed in both reports: {counts or '-'}", highlight=False)
 
 
-def _index(report: Report) -> dict[tuple[str, ...], tuple[Group, Row]]:
+def _index(report: Report) -> dict[tuple[str, ...], tuple[Group, BenchRow]]:
     device = report.environment["device"]
     return {
         (row.backend, group.workload, repr(sorted(group.spec.items())), group.placement, device): (
@@ -121,7 +121,7 @@ def _index(report: Report) -> dict[tuple[str, ...], tuple[Group, Row]]:
     }
 
 
-def _cost(group: Group, row: Row, basis: Basis) -> list[float]:
+def _cost(group: Group, row: BenchRow, basis: Basis) -> list[float]:
     """Seconds, or seconds in units of the probe's time in the same round."""
     if basis is Basis.TIME:
         return list(row.run)

@@ -2,7 +2,7 @@
 
 A backend becomes a Contender only after it accepted the spec, opened, and computed the right thing:
 on a short step with lengths around the block boundaries and NaN behind them, and on two replicas
-of the step to be timed. Whatever it does wrong becomes a Row instead, and the others go on.
+of the step to be timed. Whatever it does wrong becomes a BenchRow instead, and the others go on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pagedattn import registry
 from pagedattn.attention import AttentionBackend, AttentionOp, Plan
 from pagedattn.benchmarks.gate import Check, Truth, check_write, make_truth, run_and_check
 from pagedattn.benchmarks.inputs import Inputs, make_inputs
-from pagedattn.benchmarks.results import Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState
 from pagedattn.benchmarks.timing import Task
 from pagedattn.benchmarks.workload import Workload, short_twin
 from pagedattn.capabilities import check
@@ -41,9 +41,11 @@ def find(given: str | AttentionBackend) -> tuple[str, Entrant]:
         return given, error
 
 
-def failed(name: str, error: Exception) -> Row:
+def failed(name: str, error: Exception) -> BenchRow:
     """The row of a backend that raised."""
-    return Row(backend=name, state=State.FAILED, detail=f"{type(error).__name__}: {error}")
+    return BenchRow(
+        backend=name, state=BenchState.FAILED, detail=f"{type(error).__name__}: {error}"
+    )
 
 
 class Stage:
@@ -61,7 +63,7 @@ class Stage:
         self.twin.poison_unowned()
         self.twin_truth: Truth = make_truth(self.twin, 0, most=twin.num_requests)
 
-    def admit(self, name: str, backend: Entrant) -> Contender | Row:
+    def admit(self, name: str, backend: Entrant) -> Contender | BenchRow:
         """A contender that may be timed, or the row that says why not."""
         if isinstance(backend, NotReady):
             refusal = Refusal(name, "unavailable", backend.state, "ready", backend.detail)
@@ -85,7 +87,7 @@ class Stage:
         wrong = next((c for c in checks if c.wrong), None)
         return self._wrong(name, wrong) if wrong else contender
 
-    def check_again(self, contender: Contender) -> Check | Row:
+    def check_again(self, contender: Contender) -> Check | BenchRow:
         """After timing: still right, or the row that says what is wrong."""
         name, plan = contender.backend.name, contender.plans[self.last]
         try:
@@ -117,11 +119,11 @@ class Stage:
         out, lse = inputs.empty_out()
         return Contender(backend, op, plans, inputs, out, lse, facts, checks[-1]), checks
 
-    def _wrong(self, name: str, wrong: Check) -> Row:
+    def _wrong(self, name: str, wrong: Check) -> BenchRow:
         self.restore()
-        return Row(
+        return BenchRow(
             backend=name,
-            state=State.WRONG,
+            state=BenchState.WRONG,
             detail=wrong.wrong,
             error=wrong.error,
             budget=wrong.budget,
@@ -177,6 +179,6 @@ class Contender:
         )
 
 
-def _refused(name: str, refusals: Sequence[Refusal]) -> Row:
+def _refused(name: str, refusals: Sequence[Refusal]) -> BenchRow:
     detail = "; ".join(str(refusal).removeprefix(f"{name}: ") for refusal in refusals)
-    return Row(backend=name, state=State.REFUSED, detail=detail)
+    return BenchRow(backend=name, state=BenchState.REFUSED, detail=detail)

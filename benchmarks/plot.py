@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from html import escape
 
-from pagedattn.benchmarks.results import Group, Report, Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState, Group, Report
 from pagedattn.benchmarks.stats import Verdict
 
 __all__ = ["to_svg"]
@@ -29,7 +29,7 @@ def to_svg(report: Report) -> str:
     parts = [_text(8, y, f"{env['device']}, torch {env['torch']}, {report.created}", bold=True)]
     fractions = [
         fraction.high
-        for group, row in report.rows(State.TIMED)
+        for group, row in report.rows(BenchState.TIMED)
         if (fraction := group.limit_fraction(row))
     ]
     scale = BAR / max([1.0, *fractions])
@@ -53,7 +53,7 @@ def to_svg(report: Report) -> str:
     )
 
 
-def _bar(group: Group, row: Row, y: int, scale: float) -> list[str]:
+def _bar(group: Group, row: BenchRow, y: int, scale: float) -> list[str]:
     """The elements of one row whose text stands at height y."""
     name = _text(LABEL - 8, y, row.backend, anchor="end")
     fraction = group.limit_fraction(row)

@@ -11,13 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from pagedattn.benchmarks.results import Group, Report, Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState, Group, Report
 from pagedattn.benchmarks.stats import Estimate, Verdict, estimate
 
 __all__ = ["markdown", "print_report", "summary", "to_csv"]
 
 _STYLE = {Verdict.FASTER: "green", Verdict.SLOWER: "red", Verdict.SAME: "", Verdict.UNCLEAR: "dim"}
-_STATE_STYLE = {State.WRONG: "bold red", State.FAILED: "red", State.REFUSED: "yellow"}
+_STATE_STYLE = {
+    BenchState.WRONG: "bold red",
+    BenchState.FAILED: "red",
+    BenchState.REFUSED: "yellow",
+}
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -40,11 +44,11 @@ def print_report(report: Report, console: Console) -> None:
         )
         if limits := _limits(group):
             console.print(f"[dim]{escape(limits)}[/]", highlight=False)
-        timed = [row for row in group.rows if row.state is State.TIMED]
+        timed = [row for row in group.rows if row.state is BenchState.TIMED]
         if timed:
             console.print(_table(group, timed, console.width))
         for row in group.rows:
-            if row.state is not State.TIMED:
+            if row.state is not BenchState.TIMED:
                 word = f"[{_STATE_STYLE[row.state]}]{row.state.upper()}[/]"
                 console.print(
                     f"  {escape(row.backend)}: {word} {escape(row.detail)}", soft_wrap=True
@@ -53,12 +57,12 @@ def print_report(report: Report, console: Console) -> None:
 
 def summary(report: Report) -> str:
     """The result in a sentence or two."""
-    counts = {state: len(report.rows(state)) for state in State}
-    text = f"{counts[State.TIMED]} rows timed, each checked before and after"
-    for state in (State.WRONG, State.FAILED, State.REFUSED):
+    counts = {state: len(report.rows(state)) for state in BenchState}
+    text = f"{counts[BenchState.TIMED]} rows timed, each checked before and after"
+    for state in (BenchState.WRONG, BenchState.FAILED, BenchState.REFUSED):
         if counts[state]:
             text += f"; {counts[state]} {state}, not timed"
-    verdicts = [group.verdict(row) for group, row in report.rows(State.TIMED)]
+    verdicts = [group.verdict(row) for group, row in report.rows(BenchState.TIMED)]
     compared = [f"{verdicts.count(v)} {v}" for v in Verdict if v in verdicts]
     if compared:
         text += f". Against {report.groups[0].baseline}: {', '.join(compared)}"
@@ -80,7 +84,7 @@ def markdown(report: Report) -> str:
         columns = _columns(group)
         lines += [_line(columns), _line(["---"] + ["---:"] * (len(columns) - 2) + ["---"])]
         for row in group.rows:
-            if row.state is State.TIMED:
+            if row.state is BenchState.TIMED:
                 lines.append(_line(_cells(group, row)))
             else:
                 blank = ["-"] * (len(columns) - 2)
@@ -103,7 +107,7 @@ def to_csv(report: Report) -> str:
         ]
     )
     for group, row in report.rows():
-        timed = row.state is State.TIMED
+        timed = row.state is BenchState.TIMED
         figures: list[Estimate | None] = [None] * 4
         if timed:
             figures = [
@@ -135,7 +139,7 @@ def _busy(report: Report) -> str:
     )
 
 
-def _table(group: Group, timed: Sequence[Row], width: int) -> Table:
+def _table(group: Group, timed: Sequence[BenchRow], width: int) -> Table:
     """The timed rows, without the columns that matter least when `width` is too small for all."""
     columns = _columns(group)
     lines = [_cells(group, row) for row in timed]
@@ -191,7 +195,7 @@ def _columns(group: Group) -> list[str]:
     return ["backend", "err/tol", "run", "", *rates, "plan", "write", "speedup", "", "verdict"]
 
 
-def _cells(group: Group, row: Row) -> list[str]:
+def _cells(group: Group, row: BenchRow) -> list[str]:
     """Cells of a timed row, one per column."""
     run = estimate(row.run)
     assert row.error is not None

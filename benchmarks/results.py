@@ -14,12 +14,12 @@ from typing import Any
 
 from pagedattn.benchmarks.stats import Estimate, Verdict, estimate, judge, paired_ratio
 
-__all__ = ["SCHEMA", "Group", "Probe", "Report", "Row", "State"]
+__all__ = ["SCHEMA", "BenchRow", "BenchState", "Group", "Probe", "Report"]
 
 SCHEMA = "pagedattn.bench/1"
 
 
-class State(enum.StrEnum):
+class BenchState(enum.StrEnum):
     """TIMED: right, and timed. WRONG: computes something else, so it has no time. REFUSED: the
     backend declines the spec or cannot run here. FAILED: it raised an error."""
 
@@ -44,7 +44,7 @@ class Probe:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class BenchRow:
     """One backend in one workload.
 
     detail           why it is not TIMED: the reasons, the first wrong element, or the error
@@ -55,7 +55,7 @@ class Row:
     """
 
     backend: str
-    state: State
+    state: BenchState
     detail: str = ""
     error: float | None = None
     budget: float | None = None
@@ -88,37 +88,37 @@ class Group:
     baseline: str
     read: Probe | None
     matmul: Probe | None
-    rows: tuple[Row, ...]
+    rows: tuple[BenchRow, ...]
 
-    def speedup(self, row: Row) -> Estimate | None:
+    def speedup(self, row: BenchRow) -> Estimate | None:
         """Baseline's time over the row's, sample by sample; None unless both were timed."""
         base = next((other for other in self.rows if other.backend == self.baseline), None)
-        if base is None or not (row.state is base.state is State.TIMED):
+        if base is None or not (row.state is base.state is BenchState.TIMED):
             return None
         return paired_ratio(base.run, row.run)
 
-    def verdict(self, row: Row) -> Verdict | None:
+    def verdict(self, row: BenchRow) -> Verdict | None:
         """Against the baseline; None for the baseline itself and without a speed-up."""
         speedup = self.speedup(row)
         return None if speedup is None or row.backend == self.baseline else judge(speedup)
 
-    def read_rate(self, row: Row) -> Estimate:
+    def read_rate(self, row: BenchRow) -> Estimate:
         """Cache bytes per second of a timed row."""
         return estimate(row.run).inverse().scaled(self.kv_bytes)
 
-    def flop_rate(self, row: Row) -> Estimate:
+    def flop_rate(self, row: BenchRow) -> Estimate:
         """FLOP per second of a timed row."""
         return estimate(row.run).inverse().scaled(self.flops)
 
-    def read_fraction(self, row: Row) -> Estimate | None:
+    def read_fraction(self, row: BenchRow) -> Estimate | None:
         """read_rate over the machine's, sample by sample."""
         return _fraction(self.read, row, self.kv_bytes)
 
-    def peak_fraction(self, row: Row) -> Estimate | None:
+    def peak_fraction(self, row: BenchRow) -> Estimate | None:
         """flop_rate over the machine's matrix peak, sample by sample."""
         return _fraction(self.matmul, row, self.flops)
 
-    def limit_fraction(self, row: Row) -> Estimate | None:
+    def limit_fraction(self, row: BenchRow) -> Estimate | None:
         """Of the limit that matters: reading for decode, arithmetic for prefill and mixed."""
         return self.read_fraction(row) if self.phase == "decode" else self.peak_fraction(row)
 
@@ -132,7 +132,7 @@ class Report:
     settings: dict[str, Any]
     groups: tuple[Group, ...]
 
-    def rows(self, *states: State) -> list[tuple[Group, Row]]:
+    def rows(self, *states: BenchState) -> list[tuple[Group, BenchRow]]:
         """Rows in one of `states`, all of them when none is given."""
         return [(g, r) for g in self.groups for r in g.rows if not states or r.state in states]
 
@@ -168,14 +168,14 @@ class Report:
             raise ValueError(f"{source} is not a whole report: {error!r}") from error
 
 
-def _fraction(probe: Probe | None, row: Row, amount: int) -> Estimate | None:
+def _fraction(probe: Probe | None, row: BenchRow, amount: int) -> Estimate | None:
     if probe is None or not row.run:
         return None
     return paired_ratio(probe.seconds, row.run).scaled(amount / probe.amount)
 
 
-def _summary(group: Group, row: Row) -> dict[str, Any]:
-    if row.state is not State.TIMED:
+def _summary(group: Group, row: BenchRow) -> dict[str, Any]:
+    if row.state is not BenchState.TIMED:
         return {}
     figures = {
         "run_seconds": estimate(row.run),
@@ -213,7 +213,7 @@ def _probe(data: dict[str, Any] | None) -> Probe | None:
     return Probe(data["method"], data["amount"], tuple(data["seconds"]))
 
 
-def _row(data: dict[str, Any]) -> Row:
+def _row(data: dict[str, Any]) -> BenchRow:
     fields = {name: value for name, value in data.items() if name != "summary"}
     samples = {name: tuple(data[name]) for name in ("run", "plan", "write")}
-    return Row(**{**fields, **samples, "state": State(data["state"])})
+    return BenchRow(**{**fields, **samples, "state": BenchState(data["state"])})

@@ -14,7 +14,7 @@ from pagedattn.attention import AttentionBackend
 from pagedattn.benchmarks.contender import Contender, Entrant, Stage, failed, find
 from pagedattn.benchmarks.environment import environment
 from pagedattn.benchmarks.gate import Check
-from pagedattn.benchmarks.results import Group, Probe, Report, Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState, Group, Probe, Report
 from pagedattn.benchmarks.roofline import Roof, matmul_roof, read_roof
 from pagedattn.benchmarks.stats import estimate
 from pagedattn.benchmarks.timing import (
@@ -100,7 +100,7 @@ def records(report: Report) -> list[Record]:
             backend=row.backend,
             seconds=estimate(row.run).value,
         )
-        for group, row in report.rows(State.TIMED)
+        for group, row in report.rows(BenchState.TIMED)
     ]
 
 
@@ -133,12 +133,12 @@ def _group(
     progress: Progress,
 ) -> Group:
     """Everything about one workload."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, BenchRow] = {}
     contenders: dict[str, Contender] = {}
     for done, (name, backend) in enumerate(entrants):
         progress(f"checking {name}", done, len(entrants))
         admitted = stage.admit(name, backend)
-        if isinstance(admitted, Row):
+        if isinstance(admitted, BenchRow):
             rows[name] = admitted
         else:
             contenders[name] = admitted
@@ -165,7 +165,7 @@ def _group(
 def _time(
     stage: Stage,
     contenders: dict[str, Contender],
-    rows: dict[str, Row],
+    rows: dict[str, BenchRow],
     roofs: dict[str, Roof],
     settings: Settings,
     clock: Clock,
@@ -199,7 +199,7 @@ def _time(
         again = stage.check_again(contender)
         rows[name] = (
             again
-            if isinstance(again, Row)
+            if isinstance(again, BenchRow)
             else _timed_row(contender, again, run[name], plan[name], write[name])
         )
     return {
@@ -210,10 +210,10 @@ def _time(
 
 def _timed_row(
     contender: Contender, again: Check, run: list[float], plan: list[float], write: list[float]
-) -> Row:
-    return Row(
+) -> BenchRow:
+    return BenchRow(
         backend=contender.backend.name,
-        state=State.TIMED,
+        state=BenchState.TIMED,
         error=max(contender.check.error, again.error),
         budget=again.budget,
         run=tuple(run),

@@ -16,7 +16,7 @@ import torch
 
 from pagedattn import registry
 from pagedattn.benchmarks.contender import Contender, Stage, find
-from pagedattn.benchmarks.results import Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState
 from pagedattn.benchmarks.workload import Workload, decode, mixed, prefill
 from pagedattn.spec import AttentionSpec
 
@@ -55,9 +55,9 @@ def contender(backend: str, workload: Workload, request: pytest.FixtureRequest) 
     device = torch.device(request.config.getoption("--pagedattn-device", default="cpu"))
     stage = Stage(workload, device)
     admitted = stage.admit(*find(backend))
-    if not isinstance(admitted, Row):
+    if not isinstance(admitted, BenchRow):
         return admitted
-    if admitted.state is State.REFUSED:
+    if admitted.state is BenchState.REFUSED:
         pytest.skip(admitted.detail)
     pytest.fail(f"{backend} is {admitted.state}: {admitted.detail}", pytrace=False)
 

@@ -197,11 +197,11 @@ def short(n: int) -> str:
 def offered() -> Iterator[Workload]:
     """Workloads of installed plugins. Raises NotReady for a plugin that is broken."""
     from pagedattn import registry
-    from pagedattn.hooks import Kind
+    from pagedattn.hooks import OfferKind
 
-    for row in registry.rows(Kind.WORKLOAD):
+    for row in registry.rows(OfferKind.WORKLOAD):
         if row.offer is not None:
-            yield from registry.load(Kind.WORKLOAD, row.name)
+            yield from registry.load(OfferKind.WORKLOAD, row.name)
 
 
 def _named(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pagedattn import registry
 from pagedattn.conformance.case import Case, Kind, NotRun
 from pagedattn.errors import UnknownName
-from pagedattn.hooks import Kind as Offered
+from pagedattn.hooks import OfferKind
 
 if TYPE_CHECKING:
     from pagedattn.attention import AttentionBackend
@@ -80,7 +80,7 @@ def resolve(name: str, device: str = "cpu", *, kind: Kind | None = None) -> list
     for row in (*registry.backends(), *registry.allocators()):
         if row.name != name or row.offer is None or row.state is registry.State.DUPLICATE:
             continue
-        own = Kind.ATTENTION if row.kind is Offered.BACKEND else Kind.ALLOCATOR
+        own = Kind.ATTENTION if row.kind is OfferKind.BACKEND else Kind.ALLOCATOR
         if kind in (None, own):
             version = row.source.rpartition(" ")[2]
             make = _backend(name, device) if own is Kind.ATTENTION else _allocator(name)
@@ -117,9 +117,9 @@ def cases_of(kind: Kind) -> tuple[Case, ...]:
 
         own = ALLOCATOR_CASES
     extra: list[Case] = []
-    for row in registry.rows(Offered.CASES):
+    for row in registry.rows(OfferKind.CASES):
         if row.offer is not None and row.state is registry.State.READY:
-            loaded = registry.load(Offered.CASES, row.name)
+            loaded = registry.load(OfferKind.CASES, row.name)
             extra += [case for case in loaded if case.kind is kind]
     cases = (*own, *extra)
     seen: set[str] = set()
@@ -147,7 +147,7 @@ def _on_device(backend: AttentionBackend, device: str) -> Any:
 
 def _allocator(name: str) -> Callable[[], Any]:
     def make() -> Any:
-        registry.load(Offered.ALLOCATOR, name)  # NotReady here, not in every case
+        registry.load(OfferKind.ALLOCATOR, name)  # NotReady here, not in every case
         return lambda **options: registry.allocator(name, **options)
 
     return make

@@ -216,6 +216,23 @@ class AttentionBackend:
         """Facts for people: the kernel chosen, its cost model."""
         return {}
 
+    def compile_ahead(
+        self, spec: AttentionSpec, limits: Limits, device: DeviceInfo
+    ) -> Iterable[str]:
+        """Compile what open() would on a device that need not be here, into files where the open()
+        of any later process finds them; returns the kernels' names. For specs without refusals.
+
+        Raises Unsupported where the backend or its compiler cannot; NotReady without either."""
+        raise Unsupported(
+            Refusal(
+                self.name,
+                "device",
+                str(device),
+                "a device of this machine",
+                "this backend does not compile without the device: run warmup there",
+            )
+        )
+
     @final
     def device_info(self, device: Any) -> DeviceInfo:
         """What this backend is told of a device: the emulated GPU in place of the CPU."""

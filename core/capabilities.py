@@ -10,12 +10,20 @@ import torch
 
 from pagedattn.device import DeviceInfo
 from pagedattn.errors import Refusal
-from pagedattn.spec import AttentionSpec, Graph, KVQuant, Layout, Mask
+from pagedattn.spec import (
+    FLOAT_DTYPES,
+    QUANT_DTYPES,
+    AttentionSpec,
+    Graph,
+    KVQuant,
+    Layout,
+    Mask,
+)
 
 if TYPE_CHECKING:
     from pagedattn.attention import AttentionBackend
 
-__all__ = ["Capabilities", "check", "describe_values"]
+__all__ = ["EVERYTHING_1_0", "Capabilities", "check", "describe_values"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,6 +114,32 @@ class Capabilities:
             yield "max_query_len", spec.max_query_len, f"at most {longest}"
         if spec.graph > self.graph:
             yield "graph", spec.graph.name, f"at most {self.graph.name}"
+
+
+EVERYTHING_1_0 = Capabilities(
+    group_size=None,
+    head_dim=None,
+    head_dim_v=None,
+    block_size=None,
+    dtype=FLOAT_DTYPES,
+    kv_dtype=FLOAT_DTYPES | QUANT_DTYPES,
+    out_dtype=FLOAT_DTYPES,
+    layout=frozenset({Layout.NHD, Layout.HND}),
+    mask=frozenset({Mask.CAUSAL, Mask.FULL, Mask.TREE}),
+    window=True,
+    softcap=True,
+    sinks=True,
+    alibi=True,
+    return_lse=True,
+    shared_kv=True,
+    kv_quant=frozenset(
+        {KVQuant.NONE, KVQuant.PER_TENSOR, KVQuant.PER_HEAD, KVQuant.PER_TOKEN_HEAD}
+    ),
+    batch_invariant=True,
+    async_lengths=True,
+)
+"""All that contract 1.0 knows, but for graphs: dataclasses.replace() narrows it. What later
+versions add is not in it, so that a backend written on it goes on refusing what is new."""
 
 
 def _combinations(spec: AttentionSpec) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pagedattn.errors import UnknownName
 
-__all__ = ["SHARED_MEM", "DeviceInfo"]
+__all__ = ["SHARED_MEM", "DeviceInfo", "is_present"]
 
 _ARCH = re.compile(r"(?:sm_?|compute_?)(\d{2,3})[a-f]?$")
 
@@ -83,3 +83,11 @@ class DeviceInfo:
                 real=True,
             )
         return cls(device.type)
+
+
+def is_present(device_type: str) -> bool:
+    """Whether this machine has a device of a torch type: "cpu", "cuda", "xpu", ..."""
+    import torch
+
+    module = getattr(torch, device_type, None)  # torch.cuda and the like; none for "meta"
+    return module is not None and bool(module.is_available())

@@ -20,7 +20,7 @@ from typing import Any
 import pluggy
 
 from pagedattn.errors import PluginError
-from pagedattn.hooks import HOOK_OF, Hooks, Kind, Offer
+from pagedattn.hooks import HOOK_OF, Hooks, Offer, OfferKind
 
 __all__ = ["Row", "State", "blocked_names", "broken", "describe", "discover", "is_strict"]
 
@@ -28,10 +28,12 @@ GROUP = "pagedattn"
 
 
 class State(enum.StrEnum):
-    """READY can be used. EMULATED can be judged, on a CPU. UNAVAILABLE needs something installed.
+    """READY can be used. NO_DEVICE is installed and serves no device of this machine: it answers
+    check() for others. EMULATED can be judged, on a CPU. UNAVAILABLE needs something installed.
     BROKEN failed. BLOCKED by the user. DUPLICATE of a name that came first."""
 
     READY = "ready"
+    NO_DEVICE = "no device"
     EMULATED = "emulated"
     UNAVAILABLE = "unavailable"
     BROKEN = "broken"
@@ -48,7 +50,7 @@ class Row:
     """
 
     name: str
-    kind: Kind | None
+    kind: OfferKind | None
     state: State
     detail: str
     source: str
@@ -56,8 +58,8 @@ class Row:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be opened here when it is named."""
-        return self.state in (State.READY, State.EMULATED)
+        """Whether it can be loaded: its own refusals say what it serves, and where."""
+        return self.state in (State.READY, State.NO_DEVICE, State.EMULATED)
 
     @property
     def priority(self) -> int:
@@ -110,7 +112,7 @@ def _order(entry: EntryPoint) -> tuple[bool, str, str]:
 def _offers(
     manager: pluggy.PluginManager,
     plugin: object,
-    kind: Kind,
+    kind: OfferKind,
     hook: str,
     entry: str,
     source: str,
@@ -139,7 +141,9 @@ def _as_offer(item: Any) -> Offer:
     raise TypeError(f"{item!r} is neither an Offer nor a class with a name")
 
 
-def broken(name: str, kind: Kind | None, source: str, error: BaseException, strict: bool) -> Row:
+def broken(
+    name: str, kind: OfferKind | None, source: str, error: BaseException, strict: bool
+) -> Row:
     """The row of a plugin or offer that failed with `error`; strict: raise PluginError instead."""
     detail = describe(error)
     if strict:

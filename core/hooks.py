@@ -21,7 +21,7 @@ from typing import Any
 
 import pluggy
 
-__all__ = ["API_VERSION", "Kind", "Offer", "hookimpl", "hookspec"]
+__all__ = ["API_VERSION", "Offer", "OfferKind", "hookimpl", "hookspec"]
 
 API_VERSION = (1, 0)
 """Of the contract. Major: breaking. Minor: only options whose default is off, so that a 1.0 plugin
@@ -31,7 +31,7 @@ hookspec = pluggy.HookspecMarker("pagedattn")
 hookimpl = pluggy.HookimplMarker("pagedattn")
 
 
-class Kind(enum.StrEnum):
+class OfferKind(enum.StrEnum):
     """What a plugin can offer; pagedattn_<plural> is the hook."""
 
     BACKEND = "backend"
@@ -146,12 +146,12 @@ class Hooks:
 
 
 HOOK_OF = {
-    Kind.BACKEND: "pagedattn_backends",
-    Kind.ALLOCATOR: "pagedattn_allocators",
-    Kind.POLICY: "pagedattn_policies",
-    Kind.MODEL_RUNNER: "pagedattn_model_runners",
-    Kind.CASES: "pagedattn_cases",
-    Kind.WORKLOAD: "pagedattn_workloads",
-    Kind.COMMAND: "pagedattn_commands",
-    Kind.EMULATOR: "pagedattn_emulators",
+    OfferKind.BACKEND: "pagedattn_backends",
+    OfferKind.ALLOCATOR: "pagedattn_allocators",
+    OfferKind.POLICY: "pagedattn_policies",
+    OfferKind.MODEL_RUNNER: "pagedattn_model_runners",
+    OfferKind.CASES: "pagedattn_cases",
+    OfferKind.WORKLOAD: "pagedattn_workloads",
+    OfferKind.COMMAND: "pagedattn_commands",
+    OfferKind.EMULATOR: "pagedattn_emulators",
 }

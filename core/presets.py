@@ -87,12 +87,15 @@ def shape_of_config(config: Any, source: str) -> ModelShape:
         config, source = config["text_config"], f"{source}, text_config"
     layers = _number(config, "num_hidden_layers", source)
     kinds = config.get("layer_types") or []
-    if others := set(kinds) - _WITH_CACHE:
+    if not isinstance(kinds, list) or (kinds and len(kinds) != layers):
+        raise ValueError(f"{source}: layer_types is no list of num_hidden_layers={layers} kinds")
+    if others := set(map(str, kinds)) - _WITH_CACHE:
         raise ValueError(
-            f"{source}: layer_types has {', '.join(sorted(map(str, others)))}, whose memory is no "
+            f"{source}: layer_types has {', '.join(sorted(others))}, whose memory is no "
             "KV cache; give --layers (those with attention), --kv-heads and --head-dim instead"
         )
-    dtype = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    named = config.get("dtype") or config.get("torch_dtype") or "bfloat16"
+    dtype = str(named).removeprefix("torch.")
     note = ""
     windowed = config.get("sliding_window") and config.get("use_sliding_window", True)
     if "sliding_attention" in kinds or (windowed and not kinds):
@@ -106,7 +109,7 @@ def shape_of_config(config: Any, source: str) -> ModelShape:
             head_dim=rank + rope,
             head_dim_v=rank,
             shared_kv=True,
-            dtype=str(dtype),
+            dtype=dtype,
             note=note,
         )
     heads = _number(config, "num_attention_heads", source)
@@ -128,7 +131,7 @@ def shape_of_config(config: Any, source: str) -> ModelShape:
         kv_heads=kv_heads,
         head_dim=head_dim,
         head_dim_v=head_dim,
-        dtype=str(dtype),
+        dtype=dtype,
         note=note,
     )
 

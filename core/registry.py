@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pagedattn import emulation
 from pagedattn.discovery import Row, State, blocked_names, broken, describe, discover, is_strict
 from pagedattn.errors import NotReady, PluginError, Refusal, UnknownName, Unsupported
-from pagedattn.hooks import API_VERSION, Kind, Offer
+from pagedattn.hooks import API_VERSION, Offer, OfferKind
 
 if TYPE_CHECKING:
     from pagedattn.allocator import BlockAllocator, EvictionPolicy
@@ -54,7 +54,7 @@ def reload() -> None:
     _installed.cache_clear()
 
 
-def rows(kind: Kind) -> tuple[Row, ...]:
+def rows(kind: OfferKind) -> tuple[Row, ...]:
     """Every offer of a kind and every plugin that failed, best priority first."""
     blocked = blocked_names()
     found: list[Row] = []
@@ -80,12 +80,12 @@ def rows(kind: Kind) -> tuple[Row, ...]:
     return tuple(sorted(found, key=lambda r: (-r.priority, r.name, r.source)))
 
 
-def load(kind: Kind, name: str) -> Any:
+def load(kind: OfferKind, name: str) -> Any:
     """The object offered under `name`. Raises UnknownName or NotReady."""
     return _loaded(_ready(kind, name))
 
 
-def _ready(kind: Kind, name: str) -> Offer:
+def _ready(kind: OfferKind, name: str) -> Offer:
     if not isinstance(name, str):
         raise TypeError(f"{name!r} is not the name of a {kind}")
     listed = rows(kind)
@@ -113,18 +113,21 @@ def _instance(offer: Offer, emulated: emulation.Emulation | None) -> AttentionBa
 
 
 def _emulation(name: str) -> emulation.Emulation | None:
-    """The installed emulation of a backend, None when it is not asked for or not offered.
-
-    A family's emulator serves its variants (family:variant). Raises NotReady when it cannot work
-    here."""
-    if not emulation.wanted():
+    """The installed emulation of a backend, None when it is not asked for or not offered. Raises
+    NotReady when it cannot work here."""
+    row = _emulator(name) if emulation.wanted() else None
+    if row is None or row.offer is None:
         return None
-    for row in rows(Kind.EMULATOR):
-        if row.name in (name, name.partition(":")[0]) and row.offer is not None:
-            if row.state is not State.READY:
-                raise NotReady("emulator", name, row.state, row.detail)
-            return _installed(row.offer)
-    return None
+    if row.state is not State.READY:
+        raise NotReady("emulator", name, row.state, row.detail)
+    return _installed(row.offer)
+
+
+def _emulator(name: str) -> Row | None:
+    """The row of a backend's emulator. A family's serves its variants (family:variant)."""
+    names = (name, name.partition(":")[0])
+    found = [row for row in rows(OfferKind.EMULATOR) if row.name in names]
+    return next((row for row in found if row.offer is not None), None)
 
 
 @cache
@@ -140,15 +143,15 @@ def _examine(row: Row) -> Row:
     offer = row.offer
     assert offer is not None
     try:
-        if row.kind in (Kind.BACKEND, Kind.ALLOCATOR, Kind.POLICY):
+        if row.kind in (OfferKind.BACKEND, OfferKind.ALLOCATOR, OfferKind.POLICY):
             # The emulator first: it may bring what the backend's offer and module look for.
-            emulated = _emulation(row.name) if row.kind is Kind.BACKEND else None
+            emulated = _emulation(row.name) if row.kind is OfferKind.BACKEND else None
             replaced = emulated.replaces if emulated else frozenset()
             if reason := offer.unavailable(replaced=replaced):
                 return replace(row, state=State.UNAVAILABLE, detail=reason)
             target = _loaded(offer)
             _check_type(row, target)
-            if row.kind is Kind.BACKEND:
+            if row.kind is OfferKind.BACKEND:
                 _instance(offer, emulated)
             if emulated:
                 detail = f"runs as {emulated.device.name}; correctness only"
@@ -178,12 +181,12 @@ def _check_type(row: Row, target: Any) -> None:
     from pagedattn.allocator import BlockAllocator, EvictionPolicy
 
     expected: type
-    if row.kind is Kind.BACKEND:
+    if row.kind is OfferKind.BACKEND:
         from pagedattn.attention import AttentionBackend
 
         expected = AttentionBackend
     else:
-        expected = BlockAllocator if row.kind is Kind.ALLOCATOR else EvictionPolicy
+        expected = BlockAllocator if row.kind is OfferKind.ALLOCATOR else EvictionPolicy
     if not (
         isinstance(target, expected) or (isinstance(target, type) and issubclass(target, expected))
     ):
@@ -204,12 +207,31 @@ def _dotted(version: tuple[int, int]) -> str:
 
 def backends() -> tuple[Row, ...]:
     """Every attention backend with its state, best priority first."""
-    return rows(Kind.BACKEND)
+    return tuple(map(_placed, rows(OfferKind.BACKEND)))
+
+
+def _placed(row: Row) -> Row:
+    """NO_DEVICE in place of READY when a backend serves none of this machine's devices."""
+    from pagedattn.capabilities import describe_values
+    from pagedattn.device import DeviceInfo, is_present
+
+    if row.state is not State.READY or row.offer is None:
+        return row
+    try:
+        served = _instance(row.offer, None).capabilities(DeviceInfo.of("cpu")).device
+        if any(map(is_present, served)):
+            return row
+    except Exception:  # the plugin border: check() says what is wrong with it
+        return row
+    detail = f"needs a {describe_values(served)} device, and none is here"
+    if _emulator(row.name) is not None:
+        detail += "; PAGEDATTN_EMULATE=1 judges it on the CPU"
+    return replace(row, state=State.NO_DEVICE, detail=detail)
 
 
 def backend(name: str) -> AttentionBackend:
     """The attention backend of that name. Raises UnknownName or NotReady, never substitutes."""
-    return _instance(_ready(Kind.BACKEND, name), _emulation(name))
+    return _instance(_ready(OfferKind.BACKEND, name), _emulation(name))
 
 
 def check_by_name(name: str, spec: AttentionSpec, device: Any) -> tuple[Refusal, ...]:
@@ -251,7 +273,8 @@ def select(spec: AttentionSpec, device: Any = "cpu", *, by: str = "priority") ->
     if by not in ("priority", "measured"):
         raise ValueError(f"by={by!r} is neither 'priority' nor 'measured'")
     explanations = explain(spec, device)
-    able = [e.row.name for e in explanations if not e.refusals and e.row.state is State.READY]
+    serving = [e.row for e in explanations if not e.refusals]
+    able = [row.name for row in serving if row.state is not State.EMULATED]
     if not able:
         raise Unsupported(refusal for e in explanations for refusal in e.refusals or _only(e.row))
     if by == "measured":
@@ -271,12 +294,12 @@ def _only(row: Row) -> tuple[Refusal, ...]:
 
 def allocators() -> tuple[Row, ...]:
     """Every allocator with its state."""
-    return rows(Kind.ALLOCATOR)
+    return rows(OfferKind.ALLOCATOR)
 
 
 def policies() -> tuple[Row, ...]:
     """Every eviction policy with its state."""
-    return rows(Kind.POLICY)
+    return rows(OfferKind.POLICY)
 
 
 def allocator(
@@ -293,9 +316,9 @@ def allocator(
     options  passed on to the allocator; its own docstring lists them
 
     Raises UnknownName, NotReady, Unsupported, ValueError."""
-    factory = load(Kind.ALLOCATOR, name)
+    factory = load(OfferKind.ALLOCATOR, name)
     if isinstance(policy, str):
-        policy = load(Kind.POLICY, policy)()
+        policy = load(OfferKind.POLICY, policy)()
     if policy is not None:
         options["policy"] = policy
     try:
@@ -305,7 +328,12 @@ def allocator(
         if not unknown:
             raise
         raise Unsupported(
-            Refusal(name, option, options[option], "not an option of this allocator")
+            Refusal(
+                name,
+                option,
+                getattr(options[option], "name", options[option]),
+                "not an option of this allocator",
+            )
             for option in unknown
         ) from error
     return made

@@ -190,6 +190,22 @@ class AttentionSpec:
         """The spec without its scale, which no kernel's speed depends on."""
         return dataclasses.replace(self, scale=1.0)
 
+    def __str__(self) -> str:
+        """FIELD=VALUE pairs, as `pagedattn explain` reads them; fields at their default, and a
+        scale of head_dim ** -0.5, are left out."""
+        plain = AttentionSpec(
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            block_size=self.block_size,
+            dtype=self.dtype,
+            scale=self.head_dim**-0.5,
+        )
+        shown = ["num_heads", "num_kv_heads", "head_dim", "block_size", "dtype"]
+        names = (field.name for field in dataclasses.fields(self))
+        shown += [name for name in names if getattr(self, name) != getattr(plain, name)]
+        return " ".join(f"{name}={_text(getattr(self, name))}" for name in shown)
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -242,6 +258,8 @@ def kv_cache_bytes(
         _require_int(name, value, at_least=0)
     value_dim = head_dim if head_dim_v is None else head_dim_v
     _require_int("head_dim_v", value_dim, at_least=1)
+    if shared_kv and value_dim > head_dim:
+        raise ValueError(f"shared_kv: V is a part of K, but head_dim_v={value_dim} > {head_dim=}")
     tokens = batch * -(-context // block_size) * block_size
     width = head_dim + (0 if shared_kv else value_dim)
     tensors = 1 if shared_kv else 2
@@ -253,6 +271,12 @@ def kv_cache_bytes(
     }[kv_quant]
     per_layer = tokens * num_kv_heads * width * dtype.itemsize
     return num_layers * (per_layer + tensors * scales * torch.float32.itemsize)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return ",".join("-" if bound is None else str(bound) for bound in value)
+    return str(getattr(value, "name", value)).removeprefix("torch.")
 
 
 def _require_int(name: str, value: object, *, at_least: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 import pagedattn as pa
 from pagedattn.backends.reference.backend import ReferenceBackend, ReferenceOp
 from pagedattn.benchmarks import Report, Settings, Workload, bench
-from pagedattn.benchmarks.results import Group, Probe, Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState, Group, Probe
 
 FAST = Settings(samples=7, min_time=1e-6, max_time=1e-6, warmup=1)
 
@@ -122,7 +122,7 @@ def variant(name: str, kernel: Callable[..., None] | None = None, **members: Any
 
 
 def make_report(
-    times: dict[str, Sequence[float] | State],
+    times: dict[str, Sequence[float] | BenchState],
     *,
     baseline: str | None = None,
     device: str = "test machine",
@@ -134,11 +134,11 @@ def make_report(
 
     1000 bytes of KV, and a read probe of 1000 bytes."""
     rows = tuple(
-        Row(backend=name, state=given, detail=f"because {name} is {given}")
-        if isinstance(given, State)
-        else Row(
+        BenchRow(backend=name, state=given, detail=f"because {name} is {given}")
+        if isinstance(given, BenchState)
+        else BenchRow(
             backend=name,
-            state=State.TIMED,
+            state=BenchState.TIMED,
             error=1e-4,
             budget=1e-3,
             run=tuple(given),

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from pagedattn import Offer, registry
 from pagedattn.benchmarks import Report, cli, hooks
-from pagedattn.benchmarks.results import State
-from pagedattn.hooks import Kind
+from pagedattn.benchmarks.results import BenchState
+from pagedattn.hooks import OfferKind
 
 SMALL = ["--shape", "4/2/16", "--batch", "2", "--context", "37", "--dtype", "fp32"]
 QUICK = ["--samples", "7", "--max-time", "0.01", "--footprint", "64k"]
@@ -42,7 +42,7 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> None:
     ready = registry.State.READY
     for backend in (GatherBackend(), variant("liar", lies)):
         offer = Offer(backend.name, lambda backend=backend: backend)
-        own.append(registry.Row(backend.name, Kind.BACKEND, ready, "", "test 1.0", offer))
+        own.append(registry.Row(backend.name, OfferKind.BACKEND, ready, "", "test 1.0", offer))
     monkeypatch.setattr(registry, "discover", functools.cache(lambda *_: tuple(own)))
 
 
@@ -62,7 +62,7 @@ def test_bench_compares_and_writes_every_form(app: typer.Typer, tmp_path: Path) 
     assert "decode b2 ctx37" in result.output
     assert "2 rows timed" in result.output
     report = Report.from_json(files["json"].read_text())
-    assert [row.backend for _, row in report.rows(State.TIMED)] == ["reference", "gather"]
+    assert [row.backend for _, row in report.rows(BenchState.TIMED)] == ["reference", "gather"]
     assert report.groups[0].baseline == "reference"
     assert report.groups[0].spec["max_query_len"] == 1
     assert files["csv"].read_text().count("\n") == 3

@@ -13,7 +13,7 @@ from pagedattn.benchmarks.compare import (
     exit_code,
     print_changes,
 )
-from pagedattn.benchmarks.results import State
+from pagedattn.benchmarks.results import BenchState
 from pagedattn.benchmarks.stats import Estimate, Verdict
 
 ONE, TWO = [1e-3] * 9, [2e-3] * 9
@@ -58,14 +58,16 @@ def test_fractions_forgive_a_slower_machine() -> None:
 
 
 def test_a_row_that_lost_its_time_is_a_regression() -> None:
-    for state in (State.WRONG, State.FAILED, State.REFUSED):
+    for state in (BenchState.WRONG, BenchState.FAILED, BenchState.REFUSED):
         found = changes(make_report({"a": ONE, "b": ONE}), make_report({"a": ONE, "b": state}))
         assert found[1].note == f"timed -> {state}: because b is {state}"
         assert exit_code(found) == 1
 
 
 def test_a_row_that_gained_a_time_is_none() -> None:
-    found = changes(make_report({"a": ONE, "b": State.WRONG}), make_report({"a": ONE, "b": ONE}))
+    found = changes(
+        make_report({"a": ONE, "b": BenchState.WRONG}), make_report({"a": ONE, "b": ONE})
+    )
     assert found[1].note == "wrong -> timed"
     assert exit_code(found) == 0
 
@@ -95,7 +97,7 @@ def test_nothing_comparable(other: object) -> None:
 
 
 def test_untimed_on_both_sides_is_nothing_comparable() -> None:
-    found = changes(make_report({"a": State.WRONG}), make_report({"a": State.WRONG}))
+    found = changes(make_report({"a": BenchState.WRONG}), make_report({"a": BenchState.WRONG}))
     assert exit_code(found) == 2
     assert found[0].note == ""
 
@@ -109,7 +111,7 @@ def test_differing_environment() -> None:
 def test_print_shows_what_changed() -> None:
     console = Console(file=io.StringIO(), width=140)
     old = make_report({"a": ONE, "b": ONE, "c": ONE})
-    new = make_report({"a": TWO, "b": ONE, "c": State.WRONG})
+    new = make_report({"a": TWO, "b": ONE, "c": BenchState.WRONG})
     print_changes(changes(old, new), console)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()

@@ -12,15 +12,15 @@ from rich.console import Console
 from pagedattn.benchmarks import Report, bench
 from pagedattn.benchmarks.plot import to_svg
 from pagedattn.benchmarks.report import markdown, print_report, summary, to_csv
-from pagedattn.benchmarks.results import SCHEMA, State
+from pagedattn.benchmarks.results import SCHEMA, BenchState
 from pagedattn.benchmarks.stats import Estimate, Verdict
 from pagedattn.benchmarks.workload import decode, prefill
 
 MIXED_BAG = {
     "slow": [2e-3] * 9,
     "fast": [1e-3] * 9,
-    "liar": State.WRONG,
-    "picky": State.REFUSED,
+    "liar": BenchState.WRONG,
+    "picky": BenchState.REFUSED,
 }
 
 
@@ -44,7 +44,7 @@ def test_json_round_trip_of_a_real_run() -> None:
         clock=TickClock(idle=True),
     )
     states = [row.state for _, row in report.rows()]
-    assert states == [State.TIMED, State.REFUSED, State.TIMED, State.TIMED]
+    assert states == [BenchState.TIMED, BenchState.REFUSED, BenchState.TIMED, BenchState.TIMED]
     assert Report.from_json(report.to_json()) == report
 
 
@@ -103,7 +103,7 @@ def test_fractions_are_taken_sample_by_sample() -> None:
 
 
 def test_no_speedup_over_a_baseline_that_was_not_timed() -> None:
-    group = make_report({"liar": State.WRONG, "a": [1e-3] * 7}).groups[0]
+    group = make_report({"liar": BenchState.WRONG, "a": [1e-3] * 7}).groups[0]
     assert group.speedup(group.rows[1]) is None
     assert group.verdict(group.rows[1]) is None
 
@@ -130,7 +130,7 @@ def test_a_narrow_terminal_drops_columns_instead_of_cutting_numbers() -> None:
 
 
 def test_names_are_no_markup() -> None:
-    assert "[bold]x[/]" in printed(make_report({"[bold]x[/]": [1e-3] * 7, "y": State.FAILED}))
+    assert "[bold]x[/]" in printed(make_report({"[bold]x[/]": [1e-3] * 7, "y": BenchState.FAILED}))
 
 
 def test_a_busy_machine_is_told() -> None:

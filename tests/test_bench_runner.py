@@ -13,17 +13,17 @@ from bench_support import FAST, GatherBackend, TickClock, make_spec, run_bench, 
 import pagedattn as pa
 from pagedattn import registry
 from pagedattn.benchmarks import Workload, bench
-from pagedattn.benchmarks.results import Row, State
+from pagedattn.benchmarks.results import BenchRow, BenchState
 from pagedattn.benchmarks.workload import decode, mixed, prefill
 from pagedattn.emulation import Emulation
 from pagedattn.errors import UnknownName
-from pagedattn.hooks import Kind
+from pagedattn.hooks import OfferKind
 from pagedattn.measured import spec_fields
 
 DECODE = decode(make_spec(max_query_len=1), batch=2, context=37)
 
 
-def only_row(workload: Workload, backend: Any, **options: Any) -> Row:
+def only_row(workload: Workload, backend: Any, **options: Any) -> BenchRow:
     (group,) = run_bench(workload, backend, **options).groups
     (row,) = group.rows
     return row
@@ -36,8 +36,8 @@ def test_right_backends_are_timed_side_by_side() -> None:
     report = run_bench(DECODE, "reference", GatherBackend())
     (group,) = report.groups
     assert [(row.backend, row.state) for row in group.rows] == [
-        ("reference", State.TIMED),
-        ("gather", State.TIMED),
+        ("reference", BenchState.TIMED),
+        ("gather", BenchState.TIMED),
     ]
     for row in group.rows:
         assert row.detail == ""
@@ -73,7 +73,7 @@ def test_prefill_and_mixed_are_set_against_the_matrix_peak() -> None:
     )
     assert [g.phase for g in report.groups] == ["prefill", "mixed"]
     for group in report.groups:
-        assert group.rows[0].state is State.TIMED
+        assert group.rows[0].state is BenchState.TIMED
         assert group.matmul is not None
         fraction = group.peak_fraction(group.rows[0])
         assert fraction is not None
@@ -113,7 +113,7 @@ def test_the_gate_agrees_with_the_reference_on_every_option(
 ) -> None:
     workload = prefill(make_spec(**options), batch=2, context=21, query_len=query_len)
     row = only_row(workload, "reference", clock=TickClock(idle=True))
-    assert (row.state, row.detail) == (State.TIMED, "")
+    assert (row.state, row.detail) == (BenchState.TIMED, "")
 
 
 # -- wrong ---------------------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_wrong_result_gets_no_time_and_names_the_first_element(
     row = only_row(
         decode(make_spec(return_lse=True), batch=2, context=37), variant("wrong", kernel)
     )
-    assert row.state is State.WRONG
+    assert row.state is BenchState.WRONG
     assert re.match(where, row.detail), row.detail
     assert row.run == row.plan == row.write == ()
     assert row.error is not None
@@ -206,7 +206,7 @@ def test_planted_bugs_do_not_pass_at_long_context(fault: str) -> None:
     spec = make_spec(max_query_len=1, block_size=16, dtype=torch.bfloat16)
     workload = decode(spec, batch=2, context=2048)
     backend = variant("wrong", with_batch(FAULTS[fault]))
-    assert only_row(workload, backend).state is State.WRONG
+    assert only_row(workload, backend).state is BenchState.WRONG
 
 
 def test_a_wrong_write_gets_no_time() -> None:
@@ -219,7 +219,7 @@ def test_a_wrong_write_gets_no_time() -> None:
 
     for write_kernel in (swapped, neighbour):
         row = only_row(DECODE, variant("wrong", write_kernel=write_kernel))
-        assert row.state is State.WRONG
+        assert row.state is BenchState.WRONG
         assert re.match(r"write: [kv]\[\d+, \d, \d, \d+\] is ", row.detail), row.detail
 
 
@@ -234,7 +234,7 @@ def test_a_backend_that_turns_wrong_while_it_is_timed_loses_its_times() -> None:
             out.zero_()
 
     row = only_row(DECODE, variant("tires", tires))
-    assert row.state is State.WRONG
+    assert row.state is BenchState.WRONG
     assert row.detail.startswith("right at first, wrong after timing: out[0, 0, 0] is 0, not ")
     assert row.run == ()
 
@@ -249,7 +249,11 @@ def test_a_backend_that_spoils_the_cache_harms_nobody_else() -> None:
         raise RuntimeError("out of luck")
 
     report = run_bench(DECODE, variant("spoils", spoils), variant("raises", raises), "reference")
-    assert [row.state for _, row in report.rows()] == [State.WRONG, State.FAILED, State.TIMED]
+    assert [row.state for _, row in report.rows()] == [
+        BenchState.WRONG,
+        BenchState.FAILED,
+        BenchState.TIMED,
+    ]
 
 
 # -- refused and failed --------------------------------------------------------------------------
@@ -258,7 +262,7 @@ def test_a_backend_that_spoils_the_cache_harms_nobody_else() -> None:
 def test_a_refused_spec_is_a_row_with_every_reason() -> None:
     workload = decode(make_spec(softcap=5.0, sinks=True), batch=1, context=8)
     row = only_row(workload, GatherBackend())
-    assert row.state is State.REFUSED
+    assert row.state is BenchState.REFUSED
     assert "softcap=5.0 is not supported (supported: off)" in row.detail
     assert "sinks=True is not supported" in row.detail
     assert row.run == ()
@@ -269,17 +273,17 @@ def test_an_emulated_backend_is_refused() -> None:
         emulated = Emulation(pa.DeviceInfo("cpu", name="a stand-in", real=True))
 
     row = only_row(DECODE, Emulated())
-    assert row.state is State.REFUSED
+    assert row.state is BenchState.REFUSED
     assert row.detail.startswith("emulated=a time is not supported (supported: correctness only)")
 
 
 def test_a_backend_that_is_not_ready_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     offer = pa.Offer("cuckoo", "nowhere:Backend", requires=["no_such_module"], install="buy it")
-    row = registry.Row("cuckoo", Kind.BACKEND, registry.State.READY, "", "test 1.0", offer)
+    row = registry.Row("cuckoo", OfferKind.BACKEND, registry.State.READY, "", "test 1.0", offer)
     found = (*registry.discover(frozenset(), False), row)
     monkeypatch.setattr(registry, "discover", functools.cache(lambda *_: found))
     result = only_row(DECODE, "cuckoo")
-    assert result.state is State.REFUSED
+    assert result.state is BenchState.REFUSED
     assert "no_such_module is not installed; buy it" in result.detail
 
 
@@ -289,9 +293,9 @@ def test_an_error_is_a_row_and_the_others_are_timed() -> None:
 
     report = run_bench(DECODE, variant("kernel", boom), variant("setup", setup=boom), "reference")
     rows = {row.backend: row for _, row in report.rows()}
-    assert rows["kernel"].state is rows["setup"].state is State.FAILED
+    assert rows["kernel"].state is rows["setup"].state is BenchState.FAILED
     assert rows["kernel"].detail == "RuntimeError: boom"
-    assert rows["reference"].state is State.TIMED
+    assert rows["reference"].state is BenchState.TIMED
 
 
 def test_an_error_while_timing_is_a_row_and_the_others_are_timed_anew() -> None:
@@ -306,8 +310,8 @@ def test_an_error_while_timing_is_a_row_and_the_others_are_timed_anew() -> None:
 
     report = run_bench(DECODE, variant("breaks", breaks), "reference")
     (_, broken), (_, fine) = report.rows()
-    assert (broken.state, broken.detail) == (State.FAILED, "RuntimeError: worn out")
-    assert fine.state is State.TIMED
+    assert (broken.state, broken.detail) == (BenchState.FAILED, "RuntimeError: worn out")
+    assert fine.state is BenchState.TIMED
     assert len(fine.run) == 7
 
 
@@ -315,7 +319,7 @@ def test_nothing_to_time_still_gives_a_report() -> None:
     workload = decode(make_spec(softcap=5.0), batch=1, context=8)
     (group,) = run_bench(workload, GatherBackend()).groups
     assert (group.read, group.matmul) == (None, None)
-    assert [row.state for row in group.rows] == [State.REFUSED]
+    assert [row.state for row in group.rows] == [BenchState.REFUSED]
 
 
 # -- arguments -----------------------------------------------------------------------------------

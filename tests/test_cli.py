@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+import pagedattn as pa
 from pagedattn import registry
 from pagedattn.cli import build_app
+from pagedattn.cli.output import STATE_STYLE
+from pagedattn.device import is_present
 from pagedattn.errors import NotReady, Unsupported
-from pagedattn.hooks import Kind
+from pagedattn.hooks import OfferKind
 
 
 def run(*arguments: str, code: int = 0) -> str:
@@ -30,6 +33,13 @@ def test_backends_lists_states() -> None:
     assert rows["reference"]["state"] == "ready"
     assert rows["reference"]["source"].startswith("pagedattn ")
     assert "reference" in run("backends")
+    for name in (name for name, row in rows.items() if row["state"] == "ready"):
+        served = pa.backend(name).capabilities(pa.DeviceInfo.of("cpu")).device
+        assert any(map(is_present, served)), name
+
+
+def test_every_state_has_a_style() -> None:
+    assert set(STATE_STYLE) == set(registry.State)
 
 
 def test_allocators_and_policies_are_listed() -> None:
@@ -40,7 +50,7 @@ def test_allocators_and_policies_are_listed() -> None:
 
 def test_brackets_in_a_hint_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     hint = "pip install 'pagedattn[triton]'"
-    row = registry.Row("triton", Kind.BACKEND, registry.State.UNAVAILABLE, hint, "x 1")
+    row = registry.Row("triton", OfferKind.BACKEND, registry.State.UNAVAILABLE, hint, "x 1")
     monkeypatch.setattr(registry, "backends", lambda: (row,))
     assert hint in " ".join(run("backends").split())
 
@@ -58,8 +68,10 @@ def test_explain_gives_reasons() -> None:
     refusals = rows["template"]["refusals"]
     assert [r["code"] for r in refusals] == ["softcap"]
     text = run("explain", "window=4095,-", "kv_quant=per_head", "kv_dtype=fp8")
-    assert "window" in text
     assert "kv_quant" in text
+    layer = "num_heads=32 num_kv_heads=8 head_dim=128 block_size=16 dtype=bfloat16 "
+    layer += "kv_dtype=float8_e4m3fn window=4095,- kv_quant=PER_HEAD on cpu"
+    assert layer in " ".join(text.split())
 
 
 def test_explain_for_a_made_up_device() -> None:

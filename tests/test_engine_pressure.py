@@ -6,7 +6,7 @@ from engine_support import TinyModel, assert_drained, prompt
 
 import pagedattn as pa
 from pagedattn.engine import FinishReason, LayerAttention
-from pagedattn.engine.request import Request, State
+from pagedattn.engine.request import Request, RequestState
 from pagedattn.errors import EngineError
 
 GREEDY = pa.SamplingParams(max_new_tokens=12)
@@ -164,7 +164,9 @@ def test_abort_in_any_state_returns_every_block(state: str) -> None:
     streamed = [o.token_id for _ in range(steps) for o in engine.step() if o.request_id == other]
     if state == "preempted":
         engine.scheduler.preempt(request)
-    assert request.state is (State.RUNNING if state in ("chunk", "running") else State.WAITING)
+    assert request.state is (
+        RequestState.RUNNING if state in ("chunk", "running") else RequestState.WAITING
+    )
     assert (request.generated > 0) == (state in ("running", "preempted"))
     generated = tuple(request.tokens[21:])
     completion = engine.abort(victim)

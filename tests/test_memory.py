@@ -89,6 +89,7 @@ def test_config_json_by_file_and_by_folder(tmp_path: Path) -> None:
         ({"head_dim": None, "num_key_value_heads": None}, {"kv_heads": 32, "head_dim": 128}),
         ({"dtype": "float32"}, {"dtype": "float32"}),
         ({"torch_dtype": None}, {"dtype": "bfloat16"}),
+        ({"torch_dtype": "torch.float16"}, {"dtype": "float16"}),
         ({"sliding_window": 4096, "use_sliding_window": False}, {"note": ""}),
     ],
 )
@@ -103,7 +104,7 @@ def test_mla_is_cached_absorbed() -> None:
 
 
 @pytest.mark.parametrize(
-    "window", [{"sliding_window": 4096}, {"layer_types": ["sliding_attention"]}]
+    "window", [{"sliding_window": 4096}, {"layer_types": ["sliding_attention"] * 32}]
 )
 def test_windowed_layers_are_said_to_be_counted_in_full(window: dict[str, Any]) -> None:
     assert "upper bound" in shape_of_config({**LLAMA, **window}, "x").note
@@ -120,7 +121,13 @@ def test_windowed_layers_are_said_to_be_counted_in_full(window: dict[str, Any]) 
         ({**LLAMA, "num_hidden_layers": "32"}, "num_hidden_layers='32' is not a positive integer"),
         ({**LLAMA, "num_key_value_heads": 0}, "num_key_value_heads=0 is not a positive"),
         ({**DEEPSEEK, "qk_rope_head_dim": None}, "there is no key qk_rope_head_dim"),
-        ({**LLAMA, "layer_types": ["linear_attention"]}, "linear_attention, whose memory is no KV"),
+        ({**LLAMA, "layer_types": 5}, "layer_types is no list of num_hidden_layers=32 kinds"),
+        ({**LLAMA, "layer_types": ["full_attention"]}, "layer_types is no list of num_hidden"),
+        ({**LLAMA, "layer_types": [["x"]] * 32}, "layer_types has"),
+        (
+            {**LLAMA, "layer_types": ["linear_attention"] * 32},
+            "linear_attention, whose memory is no KV",
+        ),
         ({"text_config": {}}, "x, text_config: there is no key num_hidden_layers"),
     ],
 )
@@ -149,8 +156,6 @@ def test_what_fits() -> None:
     assert (found["memory"], found["largest_context"]) == (1_610_612_736, 4096)
     found = memory("--model", "llama3-8b", "--memory", "1MiB")
     assert (found["largest_batch"], found["largest_context"]) == (0, 0)
-    found = memory("--model", "llama3-8b", "--memory", "1G", "--batch", "0", "--context", "0")
-    assert (found["largest_batch"], found["largest_context"]) == (None, None)
     found = memory("--model", "llama3-8b", "--memory", "16MiB", "--kv-quant", "per_tensor")
     assert found["largest_context"] == 240  # the scales do not fit beside 256 tokens
 
@@ -178,6 +183,22 @@ def test_the_note_is_printed(tmp_path: Path) -> None:
         (["--model", "nowhere/config.json"], "no such file: nowhere/config.json"),
         (["--model", "llama3-8b", "--memory", "much"], "--memory 'much': expected something like"),
         (["--model", "llama3-8b", "--memory", "-1"], "--memory '-1': expected something like"),
+        (["--model", "llama3-8b", "--memory", "0"], "--memory '0' is less than a byte"),
+        (["--model", "llama3-8b", "--memory", "٣GiB"], "expected something like"),
+        (["--model", "llama3-8b", "--batch", "0"], "--batch is 0; at least 1 is required"),
+        (["--model", "llama3-8b", "--batch", "-1"], "--batch is -1; at least 1 is required"),
+        (["--model", "llama3-8b", "--context", "0"], "--context is 0; at least 1 is required"),
+        (["--model", "llama3-8b", "--context", "9" * 5000], "is not a size"),
+        (["--model", "llama3-8b", "--context", "\uff14"], "is not a size"),
+        (["--model", "llama3-8b", "--block-size", "0"], "block_size=0 is below 1"),
+        (["--model", "llama3-8b", "--layers", "-2"], "num_layers=-2 is below 1"),
+        (["--model", "llama3-8b", "--head-dim-v", "0"], "head_dim_v=0 is below 1"),
+        (["--model", "llama3-8b", "--shared-kv", "--head-dim-v", "200"], "head_dim_v=200 > head"),
+        (["--model", "llama3-8b", "--dtype", ""], "'' is not a dtype"),
+        *(
+            (["--model", "llama3-8b", "--dtype", dtype], "kept in floating point or int8")
+            for dtype in ("bool", "int64", "complex64", "quint8", "uint8")
+        ),
         (["--model", "llama3-8b", "--kv-quant", "some"], "known are none, per_tensor"),
         (
             ["--model", "llama3-8b", "--kv-quant", "per_head", "--dtype", "fp16"],

@@ -6,7 +6,8 @@ from plugin_support import GOOD, Plugins
 
 import pagedattn as pa
 from pagedattn import registry
-from pagedattn.hooks import Kind
+from pagedattn.device import is_present
+from pagedattn.hooks import OfferKind
 
 
 def row(name: str) -> pa.Row:
@@ -216,9 +217,9 @@ def test_every_kind_can_be_offered(plugins: Plugins) -> None:
         "@pa.hookimpl\ndef pagedattn_model_runners(): return [pa.Offer('own', 'math:pi')]\n",
     )
     for kind, name in (
-        (Kind.CASES, "more"),
-        (Kind.WORKLOAD, "mine"),
-        (Kind.MODEL_RUNNER, "own"),
+        (OfferKind.CASES, "more"),
+        (OfferKind.WORKLOAD, "mine"),
+        (OfferKind.MODEL_RUNNER, "own"),
     ):
         assert name in {r.name for r in registry.rows(kind) if r.state == "ready"}
 
@@ -243,3 +244,37 @@ def test_a_backend_whose_answers_fail_is_broken_and_alone(
     monkeypatch.setenv("PAGEDATTN_STRICT", "1")
     with pytest.raises(pa.PluginError, match="sick"):
         pa.check("sick", SPEC)
+
+
+GPU_ALONE = "Backend.capabilities = lambda s, d: pa.Capabilities(device={'cuda'})\n"
+
+
+def test_a_backend_without_a_device_of_its_own_says_so(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer = "pa.Offer('gpu', lambda: Backend, priority=1000)"
+    plugins.install("gpu", GOOD.format(name="gpu", version="(1, 0)", offer=offer) + GPU_ALONE)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    found = row("gpu")
+    assert found.state == "no device"
+    assert found.detail == "needs a cuda device, and none is here"
+    assert [r.code for r in pa.check("gpu", SPEC, "cpu")] == ["device"]
+    assert pa.check("gpu", SPEC, "sm90") == ()  # a made-up device is answered for
+    assert pa.select(SPEC, "sm90").name == "gpu"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert row("gpu").state == "ready"
+
+
+def test_a_backend_that_could_be_emulated_says_how(
+    plugins: Plugins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = GOOD.format(name="gpu", version="(1, 0)", offer="pa.Offer('gpu', lambda: Backend)")
+    emulator = "@pa.hookimpl\ndef pagedattn_emulators(): return [pa.Offer('gpu', 'math:pi')]\n"
+    plugins.install("gpu", code + GPU_ALONE + emulator)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert row("gpu").detail.endswith("; PAGEDATTN_EMULATE=1 judges it on the CPU")
+
+
+def test_devices_that_torch_has() -> None:
+    assert is_present("cpu")
+    assert not is_present("no-such-device")

@@ -8,6 +8,7 @@ import torch
 
 import pagedattn as pa
 from pagedattn.capabilities import Capabilities
+from pagedattn.cli.spec_options import parse_spec
 
 
 def make(**changes: object) -> pa.AttentionSpec:
@@ -40,6 +41,32 @@ def test_normal_form_makes_equal_specs_equal() -> None:
 def test_tuning_key_ignores_the_scale_only() -> None:
     assert make(scale=0.5).tuning_key == make(scale=0.1).tuning_key
     assert make(softcap=5.0).tuning_key != make().tuning_key
+
+
+@pytest.mark.parametrize(
+    ("changes", "shown"),
+    [
+        ({}, ""),
+        ({"scale": 0.5}, "scale=0.5"),
+        ({"window": (4095, None)}, "window=4095,-"),
+        ({"mask": pa.Mask.FULL, "window": (None, 2)}, "mask=FULL window=-,2"),
+        (
+            {"softcap": 50, "sinks": True, "max_query_len": 1},
+            "softcap=50.0 sinks=True max_query_len=1",
+        ),
+        (
+            {"kv_dtype": torch.float8_e4m3fn, "kv_quant": pa.KVQuant.PER_HEAD},
+            "kv_dtype=float8_e4m3fn kv_quant=PER_HEAD",
+        ),
+    ],
+)
+def test_a_spec_is_shown_as_the_command_line_reads_it(
+    changes: dict[str, object], shown: str
+) -> None:
+    spec = make(**changes)
+    shape = "num_heads=8 num_kv_heads=2 head_dim=64 block_size=16 dtype=bfloat16"
+    assert str(spec) == f"{shape} {shown}".rstrip()
+    assert parse_spec(str(spec).split()) == spec
 
 
 @pytest.mark.parametrize(

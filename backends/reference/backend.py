@@ -12,9 +12,9 @@ from torch import Tensor
 from pagedattn.attention import AttentionBackend, AttentionOp, Plan
 from pagedattn.backends.reference.masks import tree_bits, visible
 from pagedattn.batch import KVCache
-from pagedattn.capabilities import Capabilities
+from pagedattn.capabilities import EVERYTHING_1_0, Capabilities
 from pagedattn.device import DeviceInfo
-from pagedattn.spec import FLOAT_DTYPES, QUANT_DTYPES, AttentionSpec, KVQuant, Layout, Mask
+from pagedattn.spec import AttentionSpec, KVQuant, Mask
 from pagedattn.write import dequantise
 
 __all__ = ["ReferenceBackend", "ReferenceOp", "attend"]
@@ -159,24 +159,4 @@ class ReferenceBackend(AttentionBackend):
     op = ReferenceOp
 
     def capabilities(self, device: DeviceInfo) -> Capabilities:
-        return Capabilities(
-            device={"cpu", "cuda"},
-            group_size=None,
-            head_dim=None,
-            head_dim_v=None,
-            block_size=None,
-            dtype=FLOAT_DTYPES,
-            kv_dtype=FLOAT_DTYPES | QUANT_DTYPES,
-            out_dtype=FLOAT_DTYPES,
-            layout=frozenset(Layout),
-            mask=frozenset(Mask),
-            window=(True, True),
-            softcap=True,
-            sinks=True,
-            alibi=True,
-            return_lse=True,
-            shared_kv=True,
-            kv_quant=frozenset(KVQuant),
-            batch_invariant=True,
-            async_lengths=True,
-        )
+        return EVERYTHING_1_0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,10 +13,10 @@ from pagedattn.backends.triton import heuristics, work
 from pagedattn.backends.triton.cost import cost
 from pagedattn.backends.triton.launch import ALIGN_BYTES
 from pagedattn.backends.triton.op import TritonOp, slot_bytes
-from pagedattn.capabilities import Capabilities
+from pagedattn.capabilities import EVERYTHING_1_0, Capabilities
 from pagedattn.device import DeviceInfo
 from pagedattn.errors import Refusal
-from pagedattn.spec import AttentionSpec, Graph, KVQuant, Layout, Limits, Mask
+from pagedattn.spec import AttentionSpec, Graph, Limits
 
 __all__ = ["TritonBackend"]
 
@@ -37,26 +38,14 @@ class TritonBackend(AttentionBackend):
     op = TritonOp
 
     def capabilities(self, device: DeviceInfo) -> Capabilities:
-        return Capabilities(
+        return replace(
+            EVERYTHING_1_0,
             device={"cuda"},
-            group_size=None,
             head_dim=range(1, 577),
             head_dim_v=range(1, 577),
-            block_size=None,
             dtype=FLOATS,
             kv_dtype=FLOATS | EIGHT_BIT,
             out_dtype=FLOATS,
-            layout=frozenset(Layout),
-            mask=frozenset(Mask),
-            window=(True, True),
-            softcap=True,
-            sinks=True,
-            alibi=True,
-            return_lse=True,
-            shared_kv=True,
-            kv_quant=frozenset(KVQuant),
-            batch_invariant=True,
-            async_lengths=True,
             graph=Graph.ANY,
         )
 

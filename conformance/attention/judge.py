@@ -23,7 +23,6 @@ from pagedattn.conformance.attention.subject import AttentionSubject
 from pagedattn.conformance.case import CaseFailure
 from pagedattn.conformance.settings import current
 from pagedattn.errors import InvalidTensor
-from pagedattn.spec import AttentionSpec
 
 __all__ = [
     "Measures",
@@ -210,32 +209,10 @@ def _explain(
     if hint:
         lines.append(f"  {hint}")
     lines.append(f"  batch: query_lens {content.query_lens}, seq_lens {content.seq_lens}")
-    lines.append(f"  spec:  {describe(content.spec)}")
+    lines.append(f"  spec:  {content.spec}")
     return "\n".join(lines)
 
 
 def _rough(content: Content, limit: float) -> float:
     allowed = budget(content, truth(content))
     return max(limit, *allowed.out, allowed.lse) if allowed.out else limit
-
-
-def describe(spec: AttentionSpec) -> str:
-    """The shape and the options that are on."""
-    text = (
-        f"Hq={spec.num_heads} Hkv={spec.num_kv_heads} D={spec.head_dim} "
-        f"block_size={spec.block_size} {str(spec.dtype).removeprefix('torch.')}"
-    )
-    plain = AttentionSpec(
-        num_heads=spec.num_heads,
-        num_kv_heads=spec.num_kv_heads,
-        head_dim=spec.head_dim,
-        block_size=spec.block_size,
-        dtype=spec.dtype,
-        scale=spec.head_dim**-0.5,
-    )
-    for name in AttentionSpec.__dataclass_fields__:
-        value = getattr(spec, name)
-        if value != getattr(plain, name):
-            shown = getattr(value, "name", value)
-            text += f" {name}={str(shown).removeprefix('torch.')}"
-    return text

@@ -11,7 +11,7 @@ from torch import Tensor
 from pagedattn.attention import Plan
 from pagedattn.batch import AttentionBatch, KVCache
 from pagedattn.capabilities import Capabilities
-from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.device import DeviceInfo
 from pagedattn.errors import Refusal
@@ -24,21 +24,21 @@ garden = Garden()
 
 @garden.op("unordered-sums", "keys are summed in an order of chance, as atomics do", "KH-25")
 class _Unordered(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[torch.randperm(len(keys))]
 
 
 @garden.op("order-of-ids", "keys are summed in the order of their block ids")
 class _OrderOfIds(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[self.blocks(row, keys).argsort(stable=True)] if len(keys) else keys
 
 
 @garden.op("maximum-of-neighbours", "the running maximum is carried to the next request", "KH-56")
 class _Carried(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         self._carried: Tensor | None = None
         return super().rows(plan)
 
@@ -52,7 +52,7 @@ class _Carried(HonestOp):
 
 @garden.op("batch-dependent-split", "sums are split by the number of requests", "KH-55")
 class _Split(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         self._parts = 1 + plan.batch.num_requests % 5
         return super().rows(plan)
 
@@ -224,7 +224,7 @@ class _Product(HonestBackend):
 @garden.backend("tuning-wrong", "one of the advertised tile sizes drops the last keys")
 class _Tuning(HonestBackend):
     class op(HonestOp):  # noqa: N801
-        def visible(self, row: Row, position: int) -> Tensor:
+        def visible(self, row: QueryRow, position: int) -> Tensor:
             keys = super().visible(row, position)
             tile = self.tuning.get("tile", 1)
             return keys[: max(1, len(keys) // tile * tile)] if len(keys) else keys

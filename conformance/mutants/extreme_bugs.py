@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pagedattn.conformance.mutants.honest import HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.spec import KVQuant
 
@@ -34,7 +34,7 @@ class _ScaleZero(HonestOp):
 
 @garden.op("tree-in-a-word", "a tree of more than 64 rows does not fit and is causal")
 class _TreeWord(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         return key <= position if row.rows > 64 else super().in_tree(row, position, key)
 
 
@@ -55,7 +55,7 @@ class _ScalesPacked(HonestOp):
 @garden.op("v-by-strides-of-k", "the V pool is read with the strides of the K pool", "KH-24")
 class _StridesOfK(HonestOp):
     def read(
-        self, row: Row, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
+        self, row: QueryRow, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
     ) -> Tensor:
         if pool.shape[-1] == self.spec.head_dim:
             known = self.__dict__.setdefault("_stride", pool.stride())

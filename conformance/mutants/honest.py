@@ -6,22 +6,22 @@ weights, the result. It serves every option, so that no case declines on a mutan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from pagedattn.attention import AttentionBackend, AttentionOp, Plan
 from pagedattn.batch import AttentionBatch, KVCache
-from pagedattn.capabilities import Capabilities
+from pagedattn.capabilities import EVERYTHING_1_0, Capabilities
 from pagedattn.device import DeviceInfo
-from pagedattn.spec import FLOAT_DTYPES, QUANT_DTYPES, KVQuant, Layout, Mask
+from pagedattn.spec import KVQuant, Mask
 
-__all__ = ["HonestBackend", "HonestOp", "Row"]
+__all__ = ["HonestBackend", "HonestOp", "QueryRow"]
 
 
 @dataclass(frozen=True)
-class Row:
+class QueryRow:
     """One query row: number `row` of `rows` of request `request`, which has `keys` keys; its
     place in q is `token`."""
 
@@ -74,31 +74,31 @@ class HonestOp(AttentionOp):
         found: list[int] = plan.batch.seq_lens.tolist()
         return found
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         batch = plan.batch
         assert batch.query_start_loc_host is not None
         starts = batch.query_start_loc_host.tolist()
         return [
-            Row(batch, r, token - starts[r], starts[r + 1] - starts[r], keys, token)
+            QueryRow(batch, r, token - starts[r], starts[r + 1] - starts[r], keys, token)
             for r, keys in enumerate(self.lengths(plan))
             for token in range(starts[r], starts[r + 1])
         ]
 
-    def attends(self, row: Row) -> bool:
+    def attends(self, row: QueryRow) -> bool:
         return True
 
-    def position(self, row: Row) -> int:
+    def position(self, row: QueryRow) -> int:
         return row.keys - row.rows + row.row
 
     # -- which keys ------------------------------------------------------------------------------
 
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         return self.spec.window[0]
 
-    def right(self, row: Row) -> int | None:
+    def right(self, row: QueryRow) -> int | None:
         return self.spec.window[1]
 
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         """Positions of the keys that the row sees."""
         left, right = self.left(row), self.right(row)
         first = 0 if left is None else max(0, position - left)
@@ -111,7 +111,7 @@ class HonestOp(AttentionOp):
             keys = keys[torch.tensor(sees, dtype=torch.bool)]
         return keys
 
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         batch = row.batch
         assert batch.tree_mask is not None
         assert batch.tree_indptr is not None
@@ -129,7 +129,7 @@ class HonestOp(AttentionOp):
 
     # -- what they hold --------------------------------------------------------------------------
 
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         return row.table[keys // self.spec.block_size].long()
 
     def pool(self, pool: Tensor) -> Tensor:
@@ -141,7 +141,7 @@ class HonestOp(AttentionOp):
         return torch.arange(self.spec.num_heads) // self.spec.group_size
 
     def read(
-        self, row: Row, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
+        self, row: QueryRow, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
     ) -> Tensor:
         """[Hq, n, width]: the keys as each query head sees them."""
         block, offset = self.blocks(row, keys), keys % self.spec.block_size
@@ -213,24 +213,4 @@ class HonestBackend(AttentionBackend):
     op = HonestOp
 
     def capabilities(self, device: DeviceInfo) -> Capabilities:
-        return Capabilities(
-            device={"cpu"},
-            group_size=None,
-            head_dim=None,
-            head_dim_v=None,
-            block_size=None,
-            dtype=FLOAT_DTYPES,
-            kv_dtype=FLOAT_DTYPES | QUANT_DTYPES,
-            out_dtype=FLOAT_DTYPES,
-            layout=frozenset(Layout),
-            mask=frozenset(Mask),
-            window=(True, True),
-            softcap=True,
-            sinks=True,
-            alibi=True,
-            return_lse=True,
-            shared_kv=True,
-            kv_quant=frozenset(KVQuant),
-            batch_invariant=True,
-            async_lengths=True,
-        )
+        return replace(EVERYTHING_1_0, device={"cpu"})

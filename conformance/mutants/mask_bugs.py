@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedattn.attention import Plan
-from pagedattn.conformance.mutants.honest import HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 
 __all__ = ["MUTANTS"]
@@ -18,53 +18,53 @@ garden = Garden()
 
 @garden.op("causal-top-left", "causal mask aligned at the top left", "KH-29", "KH-30", "KH-32")
 class _TopLeft(HonestOp):
-    def position(self, row: Row) -> int:
+    def position(self, row: QueryRow) -> int:
         return row.row
 
 
 @garden.op("causal-off-by-one", "a row also sees the key after it", "KH-34")
 class _OneMore(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         return super().visible(row, position + 1)
 
 
 @garden.op("own-key-missing", "a row does not see its own key", "KH-52")
 class _OwnMissing(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[keys != position]
 
 
 @garden.op("prefix-ignored", "a prefill attends to its own tokens only", "KH-31")
 class _NoPrefix(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[keys >= row.keys - row.rows] if row.rows > 1 else keys
 
 
 @garden.op("window-one-wide", "the left window holds one key too many", "KH-33")
 class _Wide(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         left = self.spec.window[0]
         return None if left is None else left + 1
 
 
 @garden.op("window-one-narrow", "the left window holds one key too few", "KH-33")
 class _Narrow(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         left = self.spec.window[0]
         return None if left is None else max(0, left - 1)
 
 
 @garden.op("window-decode-ignored", "prefill honours the window, decode does not", "KH-34")
 class _DecodeNoWindow(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         return None if row.rows == 1 else self.spec.window[0]
 
 
 @garden.op("window-block-aligned", "the window starts at the edge of a block", "KH-36")
 class _Aligned(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         left = self.spec.window[0]
         first = 0 if left is None else max(0, self.position(row) - left)
         return (
@@ -76,20 +76,20 @@ class _Aligned(HonestOp):
 
 @garden.op("window-from-row-0", "every row has the window of the request's first row")
 class _FirstRow(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         left = self.spec.window[0]
         return None if left is None else left + row.row
 
 
 @garden.op("window-right-ignored", "the right window is ignored")
 class _NoRight(HonestOp):
-    def right(self, row: Row) -> int | None:
+    def right(self, row: QueryRow) -> int | None:
         return None
 
 
 @garden.op("window-overflow", "position + window is computed in 32 bits", "KH-36")
 class _Overflow(HonestOp):
-    def right(self, row: Row) -> int | None:
+    def right(self, row: QueryRow) -> int | None:
         right = self.spec.window[1]
         if right is None:
             return None
@@ -99,7 +99,7 @@ class _Overflow(HonestOp):
 
 @garden.op("window-counts-itself", "left=L keeps L keys, as libraries that count the row itself")
 class _CountsItself(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         left = self.spec.window[0]
         return left if left is None or left == 0 else left - 1
 
@@ -107,14 +107,14 @@ class _CountsItself(HonestOp):
 class _OwnLengths(HonestOp):
     """Reads keys beyond seq_len without falling over the end of the table or the pool."""
 
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         column = (keys // self.spec.block_size).clamp(max=max(0, len(row.table) - 1))
         return row.table[column].long().clamp(0, self.limits.num_blocks - 1)
 
 
 @garden.op("tail-attended", "the whole last block is attended to", "KH-13", "KH-04")
 class _Tail(_OwnLengths):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         if len(keys) and position == row.keys - 1:
             end = -(-row.keys // self.spec.block_size) * self.spec.block_size
@@ -124,7 +124,7 @@ class _Tail(_OwnLengths):
 
 @garden.op("extra-block", "a full last block brings the next column in", "KH-08")
 class _ExtraBlock(_OwnLengths):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         if row.keys and row.keys % self.spec.block_size == 0 and position == row.keys - 1:
             return torch.cat((keys, torch.arange(row.keys, row.keys + self.spec.block_size)))
@@ -133,7 +133,7 @@ class _ExtraBlock(_OwnLengths):
 
 @garden.op("last-block-empty", "seq_len % block_size == 0 counts as an empty last block", "KH-14")
 class _LastEmpty(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         whole = row.keys // self.spec.block_size * self.spec.block_size
         if row.keys == whole:
@@ -143,7 +143,7 @@ class _LastEmpty(HonestOp):
 
 @garden.op("blocks-floored", "the number of blocks is rounded down", "KH-15")
 class _Floored(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         whole = row.keys // self.spec.block_size * self.spec.block_size
         return keys[keys < whole] if whole else keys
@@ -159,7 +159,7 @@ class _HostLengths(_OwnLengths):
 
 @garden.op("one-row-each", "a decode batch is taken to have one row for each request", "KH-11")
 class _OneRowEach(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         rows = super().rows(plan)
         if plan.batch.max_query_len > 1:
             return rows
@@ -169,13 +169,13 @@ class _OneRowEach(HonestOp):
 
 @garden.op("empty-skipped", "rows of a request without keys are left unwritten", "KH-12", "KH-53")
 class _EmptySkipped(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         return [row for row in super().rows(plan) if row.keys]
 
 
 @garden.op("no-key-skipped", "a row that sees no key is left unwritten")
 class _NoKeySkipped(HonestOp):
-    def attends(self, row: Row) -> bool:
+    def attends(self, row: QueryRow) -> bool:
         return len(self.visible(row, self.position(row))) > 0
 
 
@@ -194,14 +194,14 @@ class _EmptyZero(HonestOp):
 
 @garden.op("empty-is-uniform", "a row that sees no key averages all of them", "KH-30")
 class _EmptyUniform(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys if len(keys) or not row.keys else torch.arange(row.keys)
 
 
 @garden.op("tree-ignored", "the tree mask is taken for plain causal")
 class _NoTree(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         return key <= position
 
 
@@ -213,13 +213,13 @@ class _BitOrder(HonestOp):
 
 @garden.op("tree-and-causal", "the tree mask can only hide keys, never show a later one")
 class _TreeCausal(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         return key <= position and super().in_tree(row, position, key)
 
 
 @garden.op("long-cut", "a fixed table of partial results ends at 16384 keys", "KH-59")
 class _LongCut(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[:16384]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pagedattn.attention import Plan
 from pagedattn.batch import AttentionBatch, KVCache
-from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 
 __all__ = ["MUTANTS"]
@@ -99,13 +99,13 @@ class _LengthsBySummary(_Kept):
 
 @garden.op("starts-by-summary", "who owns which row is remembered by B, T and the longest query")
 class _StartsBySummary(_Kept):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         batch = plan.batch
         assert batch.query_start_loc_host is not None
         key = (batch.num_requests, batch.num_tokens, batch.max_query_len)
         starts = self.known.setdefault(key, batch.query_start_loc_host.tolist())
         return [
-            Row(batch, r, token - starts[r], starts[r + 1] - starts[r], keys, token)
+            QueryRow(batch, r, token - starts[r], starts[r + 1] - starts[r], keys, token)
             for r, keys in enumerate(self.lengths(plan))
             for token in range(starts[r], starts[r + 1])
         ]
@@ -113,7 +113,7 @@ class _StartsBySummary(_Kept):
 
 @garden.op("table-by-pointer", "a gathered table is remembered by its pointer and the lengths")
 class _TableByPointer(_Kept):
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         table = row.batch.block_table
         key = (table.data_ptr(), tuple(row.batch.seq_lens.tolist()))
         kept = self.known.setdefault(key, table.clone())
@@ -159,7 +159,7 @@ class _TreesKept(HonestOp):
     def prepare(self, batch: AttentionBatch, data: Any) -> Any:
         return data or [None if batch.tree_mask is None else batch.tree_mask.clone()]
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         kept = replace(plan.batch, tree_mask=plan.data[0])
         return [replace(row, batch=kept) for row in super().rows(plan)]
 
@@ -189,7 +189,7 @@ class _WindowOfLast(_Compiled):
             assert isinstance(self.backend, _Compiled)
             self.backend.kept["window"] = self.spec.window[0]
 
-        def left(self, row: Row) -> int | None:
+        def left(self, row: QueryRow) -> int | None:
             assert isinstance(self.backend, _Compiled)
             left: int | None = self.backend.kept["window"]
             return left

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from pagedattn.attention import Plan
 from pagedattn.batch import KVCache
-from pagedattn.conformance.mutants.honest import HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.spec import Layout
 
@@ -19,7 +19,7 @@ garden = Garden()
 class _WholeBlocks(HonestOp):
     """Reads whole blocks and hides the keys that are not seen by giving them no weight."""
 
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         seen = super().visible(row, position)
         self._visible = seen
         if not len(seen):
@@ -70,27 +70,27 @@ class _Sanitised(HonestOp):
             return Plan(self, batch, None, -1)
         return super().plan(batch, into)
 
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         block = super().blocks(row, keys)
         return torch.where((block < 0) | (block >= self.limits.num_blocks), 0, block)
 
 
 @garden.op("id-in-a-byte", "block ids are kept in 8 bits", "KH-01")
 class _ByteId(HonestOp):
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         return super().blocks(row, keys) % 256
 
 
 @garden.op("blocks-in-sequence", "blocks are taken to follow the first one", "KH-18", "KH-50")
 class _InSequence(HonestOp):
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         block = row.table[:1].long() + keys // self.spec.block_size
         return block.clamp(max=self.limits.num_blocks - 1)
 
 
 @garden.op("table-flat", "rows of the table are found by its width, not by its stride", "KH-26")
 class _FlatTable(HonestOp):
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         table = row.batch.block_table
         flat = table.as_strided(table.shape, (table.shape[1], 1))
         block = flat[row.request][keys // self.spec.block_size].long()
@@ -122,7 +122,7 @@ class _Padded(HonestOp):
         return super().dot(q, k) + 0.0 * self._beyond
 
     def read(
-        self, row: Row, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
+        self, row: QueryRow, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
     ) -> Tensor:
         values = super().read(row, pool, scale, keys, work)
         dim = pool.shape[-1]
@@ -221,7 +221,7 @@ class _Accumulated(HonestOp):
 @garden.op("cache-cleaned", "the tail of the last block is cleared in the cache")
 class _Cleaned(HonestOp):
     def read(
-        self, row: Row, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
+        self, row: QueryRow, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
     ) -> Tensor:
         used = row.keys % self.spec.block_size
         if used and scale is None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from pagedattn.attention import Plan
 from pagedattn.batch import KVCache
 from pagedattn.capabilities import Capabilities
-from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.device import DeviceInfo
 from pagedattn.spec import Graph
@@ -30,7 +30,7 @@ def wrapped(offset: Tensor) -> Tensor:
 
 @garden.op("kv-offset-32-bits", "block id times the pool's stride wraps at 32 bits", "KH-01")
 class _KvOffset(HonestOp):
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         block = super().blocks(row, keys)
         reached = wrapped(block * self._stride) // self._stride
         return reached.clamp(0, self.limits.num_blocks - 1)
@@ -108,7 +108,7 @@ class _AllLogits(HonestOp):
 
 @garden.op("request-of-empty-row", "of equal starts the first is taken: an empty request", "KH-10")
 class _EmptyNeighbour(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         starts = plan.batch.query_start_loc.tolist()
         lengths = self.lengths(plan)
         found = []
@@ -123,7 +123,7 @@ class _EmptyNeighbour(HonestOp):
 )
 class _PowerOfTwo(HonestOp):
     def read(
-        self, row: Row, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
+        self, row: QueryRow, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
     ) -> Tensor:
         size = 1 << (self.spec.block_size - 1).bit_length()
         wrong = keys // size * self.spec.block_size + (keys % size) % self.spec.block_size
@@ -219,7 +219,7 @@ class _FirstBatch(HonestOp):
 
 @garden.op("window-and-alibi", "with both a window and ALiBi, the window is dropped")
 class _Pair(HonestOp):
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         return None if self.spec.alibi else super().left(row)
 
 

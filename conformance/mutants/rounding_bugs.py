@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pagedattn.attention import Plan
 from pagedattn.batch import KVCache
-from pagedattn.conformance.mutants.honest import HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.spec import KVQuant
 from pagedattn.write import qmax, write_kv
@@ -36,7 +36,7 @@ class _LseTwice(HonestOp):
 @garden.op("kv-rounded-to-q", "a wider cache is rounded to q's dtype before use", "KH-46")
 class _KvRounded(HonestOp):
     def read(
-        self, row: Row, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
+        self, row: QueryRow, pool: Tensor, scale: Tensor | None, keys: Tensor, work: torch.dtype
     ) -> Tensor:
         values = super().read(row, pool, scale, keys, work)
         return values if scale is not None else values.to(self.spec.dtype).to(work)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from pagedattn.attention import Plan
-from pagedattn.conformance.mutants.honest import HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.spec import Layout, Mask
 
@@ -20,47 +20,47 @@ garden = Garden()
 class _Keys(HonestOp):
     """The keys of a row go through of()."""
 
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         return self.of(row, position, super().visible(row, position))
 
 
 @garden.op("chunk-over-4096", "several rows over a long prefix see its first 4096 keys", "KH-58")
 class _LongChunk(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         return keys[:4096] if row.rows > 1 else keys
 
 
 @garden.op("window-over-2048", "a window holds 2048 keys at most", "KH-36")
 class _WideWindow(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         return keys if self.left(row) is None else keys[-2048:]
 
 
 @garden.op("right-over-64", "the window's right side ends within the next tile", "KH-36")
 class _WideRight(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         return keys if self.right(row) is None else keys[keys < position + 64]
 
 
 @garden.op("row-17", "a second tile of one row alone misses its own key")
 class _RowSeventeen(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         return keys[:-1] if row.row == 16 and row.rows == 17 else keys
 
 
 @garden.op("decodes-first", "decodes are taken to come before every prefill", "KH-11")
 class _DecodesFirst(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         assert row.batch.query_start_loc_host is not None
         rows = row.batch.query_start_loc_host.diff().tolist()
         late = row.rows == 1 and rows[0] == 1 and max(rows[: row.request + 1]) > 1
         return keys[:1] if late else keys
 
 
-def _shared_columns(row: Row) -> int:
+def _shared_columns(row: QueryRow) -> int:
     """Leading columns of the table that are the same for all requests."""
     table = row.batch.block_table
     alike = (table == table[:1]).all(0).long()
@@ -69,7 +69,7 @@ def _shared_columns(row: Row) -> int:
 
 @garden.op("shared-prefix-not-causal", "what all requests share is attended to whole", "KH-29")
 class _SharedWhole(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         shared = min(row.keys, _shared_columns(row) * self.spec.block_size)
         if not shared or self.spec.mask is not Mask.CAUSAL or self.left(row) is not None:
             return keys
@@ -78,7 +78,7 @@ class _SharedWhole(_Keys):
 
 @garden.op("shared-prefix-no-window", "what all requests share is read without the window", "KH-33")
 class _SharedWindow(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         shared = min(row.keys, _shared_columns(row) * self.spec.block_size)
         if not shared or self.left(row) is None or not len(keys):
             return keys
@@ -87,7 +87,7 @@ class _SharedWindow(_Keys):
 
 @garden.op("repeated-blocks-once", "a block that a table lists twice is read once")
 class _Once(_Keys):
-    def of(self, row: Row, position: int, keys: Tensor) -> Tensor:
+    def of(self, row: QueryRow, position: int, keys: Tensor) -> Tensor:
         if not len(keys):
             return keys
         blocks = self.blocks(row, keys).tolist()
@@ -99,13 +99,13 @@ class _Once(_Keys):
 
 @garden.op("row-sees-itself", "a row of a tree always sees its own key")
 class _SeesItself(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         return key == position or super().in_tree(row, position, key)
 
 
 @garden.op("tree-from-byte-0", "the first tree is taken to begin with the first byte")
 class _TreeFromZero(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         assert row.batch.tree_indptr is not None
         moved = row.batch.tree_indptr - row.batch.tree_indptr[0]
         return super().in_tree(replace(row, batch=replace(row.batch, tree_indptr=moved)), 0, key)
@@ -113,13 +113,13 @@ class _TreeFromZero(HonestOp):
 
 @garden.op("tree-rows-over-128", "the second tile of rows of a tree is plain causal")
 class _TreeRows(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         return key <= position if row.row >= 128 else super().in_tree(row, position, key)
 
 
 @garden.op("tree-by-the-bound", "columns of a tree are counted back from seq_lens_host")
 class _TreeBound(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         assert row.batch.seq_lens_host is not None
         slack = int(row.batch.seq_lens_host[row.request]) - row.keys
         return super().in_tree(row, position, max(0, key - slack))
@@ -161,7 +161,7 @@ class _Splits(HonestOp):
     def keys_at_once(self) -> int:
         raise NotImplementedError
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         self.batch = plan.batch
         return super().rows(plan)
 

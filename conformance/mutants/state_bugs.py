@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pagedattn.attention import Plan
 from pagedattn.batch import AttentionBatch, KVCache
-from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestBackend, HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.device import DeviceInfo
 from pagedattn.spec import AttentionSpec, Limits
@@ -100,7 +100,7 @@ class _FirstRows(HonestOp):
     def prepare(self, batch: AttentionBatch, data: Any) -> Any:
         return batch.max_query_len if data is None else data
 
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         return [row for row in super().rows(plan) if row.row < plan.data]
 
 
@@ -128,7 +128,7 @@ class _Schedule(HonestBackend):
 
 @garden.op("rowless-requests-read", "the first key of a request without rows is loaded", "KH-10")
 class _Rowless(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         table = plan.batch.block_table
         for request, keys in enumerate(self.lengths(plan)):
             if keys and not 0 <= int(table[request, 0]) < self.limits.num_blocks:
@@ -138,7 +138,7 @@ class _Rowless(HonestOp):
 
 @garden.op("one-table-by-first-block", "equal first blocks are taken for equal tables", "KH-50")
 class _SamePrefix(HonestOp):
-    def blocks(self, row: Row, keys: Tensor) -> Tensor:
+    def blocks(self, row: QueryRow, keys: Tensor) -> Tensor:
         table = row.batch.block_table
         for other in range(row.request):
             longer = int(row.batch.seq_lens[other]) >= row.keys
@@ -150,7 +150,7 @@ class _SamePrefix(HonestOp):
 
 @garden.op("tree-bytes-packed", "the bits of trees are taken to lie without a gap")
 class _TreePacked(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         batch = row.batch
         assert batch.tree_mask is not None
         assert batch.tree_indptr is not None
@@ -165,14 +165,14 @@ class _TreePacked(HonestOp):
 
 @garden.op("tree-columns-unshifted", "column 0 of a tree is key 0 where rows exceed keys")
 class _TreeShift(HonestOp):
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         shift = max(0, row.rows - row.keys)
         return super().in_tree(row, position, key - shift)
 
 
 @garden.op("window-of-the-bound", "the window's first block is counted from seq_lens_host")
 class _BoundWindow(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         left = self.left(row)
         if left is None:
@@ -185,14 +185,14 @@ class _BoundWindow(HonestOp):
 
 @garden.op("positions-of-16-bits", "the position of a key is kept in 16 bits", "KH-59")
 class _Positions16(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[keys < 2**15]
 
 
 @garden.op("row-tiles-overlap", "from the third tile of 128 rows on, a row is counted twice")
 class _RowTiles(HonestOp):
-    def position(self, row: Row) -> int:
+    def position(self, row: QueryRow) -> int:
         return super().position(row) - (row.row >= 256 and row.keys > row.rows)
 
 
@@ -201,7 +201,7 @@ class _RowTiles(HonestOp):
 
 @garden.op("last-of-a-full-tile", "128 keys are a full tile, whose last key is left out", "KH-14")
 class _FullTile(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[:-1] if len(keys) and len(keys) % 128 == 0 else keys
 
@@ -214,7 +214,7 @@ class _Batch128(HonestOp):
 
 @garden.op("splits-of-few", "partial results have room for few requests: 2048 keys each", "KH-59")
 class _FewSplits(HonestOp):
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         keys = super().visible(row, position)
         return keys[:2048] if row.batch.num_requests > 4 else keys
 
@@ -234,7 +234,7 @@ class _Heads96(HonestOp):
 
 @garden.op("groups-in-long-prefills", "more than 128 rows take kv heads in turn", "KH-23")
 class _LongGroups(HonestOp):
-    def rows(self, plan: Plan) -> list[Row]:
+    def rows(self, plan: Plan) -> list[QueryRow]:
         self._long = plan.batch.max_query_len > 128
         return super().rows(plan)
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from pagedattn.conformance.mutants.honest import HonestOp, Row
+from pagedattn.conformance.mutants.honest import HonestOp, QueryRow
 from pagedattn.conformance.mutants.planting import Garden
 from pagedattn.spec import KVQuant, Mask
 
@@ -36,7 +36,7 @@ class _Lost(HonestOp):
         }
         return option == self.option and on[self.beside]
 
-    def visible(self, row: Row, position: int) -> Tensor:
+    def visible(self, row: QueryRow, position: int) -> Tensor:
         self._keys = row.keys
         return super().visible(row, position)
 
@@ -44,7 +44,7 @@ class _Lost(HonestOp):
         found = super().log_sum(top, total)
         return found / math.log(2.0) if self.lost("lse") else found
 
-    def left(self, row: Row) -> int | None:
+    def left(self, row: QueryRow) -> int | None:
         return None if self.lost("window") else super().left(row)
 
     def cap(self, score: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class _Lost(HonestOp):
         bias = super().bias(keys, position)
         return torch.zeros_like(bias) if self.lost("alibi") else bias
 
-    def in_tree(self, row: Row, position: int, key: int) -> bool:
+    def in_tree(self, row: QueryRow, position: int, key: int) -> bool:
         return key <= position if self.lost("tree") else super().in_tree(row, position, key)
 
     def weigh(self, score: Tensor, v: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ import typer
 from pagedattn import __version__, registry
 from pagedattn.cli.output import fail, warn
 from pagedattn.errors import NotReady, PagedAttnError
-from pagedattn.hooks import Kind
+from pagedattn.hooks import OfferKind
 from pagedattn.registry import State
 
 __all__ = ["build_app", "main"]
@@ -73,7 +73,7 @@ def build_app() -> typer.Typer:
     app.command("env")(env.env)
     app.command("warmup")(warmup.warmup)
     app.command("new-plugin")(new_plugin.new_plugin)
-    for row in registry.rows(Kind.COMMAND):
+    for row in registry.rows(OfferKind.COMMAND):
         if row.offer is None:
             continue
         if row.name in OWN or row.state is State.DUPLICATE:

@@ -79,7 +79,7 @@ def explain(
                 escape(reasons or about),
             ]
         )
-    print_table(["backend", "serves", "reasons"], lines, title=f"on {info}")
+    print_table(["backend", "serves", "reasons"], lines, title=f"{spec}\non {info}")
 
 
 def _describe(

@@ -71,10 +71,17 @@ def memory(
             known = ", ".join(kind.value for kind in KVQuant)
             raise ValueError(f"--kv-quant {kv_quant!r}: known are {known}")
         quant = KVQuant[kv_quant.upper()]
-        kept = parse_dtype(dtype or _default_dtype(shape, quant is not KVQuant.NONE))
+        if dtype is None:
+            dtype = _default_dtype(shape, quant is not KVQuant.NONE)
+        kept = parse_dtype(dtype)
+        if not kept.is_floating_point and dtype != "int8":
+            raise ValueError(f"--dtype {dtype}: a KV cache is kept in floating point or int8")
         if quant is not KVQuant.NONE and kept.itemsize != 1:
             raise ValueError(f"--kv-quant {kv_quant} needs an 8-bit --dtype, not {kept}")
         layer = _layer(shape, layers, kv_heads, head_dim, head_dim_v, shared_kv)
+        for name, value in (("batch", batch), ("context", tokens)):
+            if value < 1:
+                raise ValueError(f"--{name} is {value}; at least 1 is required")
 
         def count(batch: int, context: int) -> int:
             return kv_cache_bytes(
@@ -103,12 +110,11 @@ def memory(
         }
         if available is not None:
             limit = _bytes(available)
-            most = _largest(lambda n: count(n, tokens), limit) if tokens else None
-            blocks = _largest(lambda n: count(batch, n * block_size), limit) if batch else None
             result |= {
                 "memory": limit,
-                "largest_batch": most,
-                "largest_context": None if blocks is None else blocks * block_size,
+                "largest_batch": _largest(lambda n: count(n, tokens), limit),
+                "largest_context": block_size
+                * _largest(lambda n: count(batch, n * block_size), limit),
             }
     except (LookupError, TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from error
@@ -165,10 +171,15 @@ def _largest(need: Callable[[int], int], limit: int) -> int:
 
 def _bytes(text: str) -> int:
     """ "80GiB", "80G", "512MiB" -> bytes; powers of 1024."""
-    match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
+    match = re.fullmatch(
+        r"([0-9]{1,15}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?", text.strip().lower()
+    )
     if match is None:
         raise ValueError(f"--memory {text!r}: expected something like 80GiB or 800MiB")
-    return int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
+    count = int(float(match[1]) * 1024 ** " kmgt".index(match[2] or " "))
+    if not count:
+        raise ValueError(f"--memory {text!r} is less than a byte")
+    return count
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -186,10 +197,8 @@ def _print(result: dict[str, Any]) -> None:
     if "memory" in result:
         what = human(result["memory"])
         batch, context = result["largest_batch"], result["largest_context"]
-        if batch is not None:
-            print(f"{what} hold a batch of {batch:,} at a context of {result['context']:,} tokens")
-        if context is not None:
-            print(f"{what} hold a context of {context:,} tokens at a batch of {result['batch']:,}")
+        print(f"{what} hold a batch of {batch:,} at a context of {result['context']:,} tokens")
+        print(f"{what} hold a context of {context:,} tokens at a batch of {result['batch']:,}")
     if result["note"]:
         print(f"note: {result['note']}")
 

@@ -16,6 +16,7 @@ __all__ = ["STATE_STYLE", "emit_json", "fail", "print_table", "warn"]
 
 STATE_STYLE = {
     "ready": "green",
+    "no device": "yellow",
     "emulated": "cyan",
     "unavailable": "yellow",
     "broken": "red",

@@ -40,8 +40,8 @@ def parse_size(text: str) -> int:
     """4096, 4k (4096), 1m (1048576)."""
     factor = {"k": 1024, "m": 1024**2, "g": 1024**3}.get(text[-1:].lower(), 1)
     digits = text if factor == 1 else text[:-1]
-    if not digits.isdecimal():
-        raise typer.BadParameter(f"{text!r} is not a size; try 4096 or 4k")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= 30):
+        raise typer.BadParameter(f"{text[:40]!r} is not a size; try 4096 or 4k")
     return int(digits) * factor
 
 

@@ -19,7 +19,7 @@ from pagedattn.engine.checks import check_device, check_request, one_each, token
 from pagedattn.engine.layers import PagedLayers
 from pagedattn.engine.models import resolve_model
 from pagedattn.engine.output import Completion, EngineStats, FinishReason, Progress, StepOutput
-from pagedattn.engine.request import Request, State
+from pagedattn.engine.request import Request, RequestState
 from pagedattn.engine.runner import ModelRunner
 from pagedattn.engine.sampling import SamplingParams, check_logits, make_generator, sample
 from pagedattn.engine.scheduler import Schedule, Scheduler
@@ -163,7 +163,7 @@ class Engine:
             return self._run(schedule)
         except BaseException:
             for item in schedule.work:
-                if item.request.state is State.RUNNING:
+                if item.request.state is RequestState.RUNNING:
                     self.scheduler.preempt(item.request)
             raise
 

@@ -8,7 +8,7 @@ import torch
 
 from pagedattn.engine.runner import ModelRunner
 from pagedattn.errors import NotReady, PluginError, UnknownName
-from pagedattn.hooks import Kind
+from pagedattn.hooks import OfferKind
 from pagedattn.registry import State, load, rows
 
 __all__ = ["resolve_model"]
@@ -31,14 +31,14 @@ def resolve_model(
         if dtype is not None or device is not None:
             raise ValueError("dtype and device belong to the ModelRunner; give them when making it")
         return model
-    listed = [row for row in rows(Kind.MODEL_RUNNER) if row.kind is Kind.MODEL_RUNNER]
+    listed = [row for row in rows(OfferKind.MODEL_RUNNER) if row.kind is OfferKind.MODEL_RUNNER]
     ready = [row for row in listed if row.state is State.READY]
     if not ready:
         reasons = "; ".join(f"{row.name} is {row.state}: {row.detail}" for row in listed)
-        raise NotReady("model runner", str(Kind.MODEL_RUNNER), "missing", reasons or INSTALL)
+        raise NotReady("model runner", str(OfferKind.MODEL_RUNNER), "missing", reasons or INSTALL)
     refused: list[UnknownName] = []
     for row in ready:
-        runner = load(Kind.MODEL_RUNNER, row.name)
+        runner = load(OfferKind.MODEL_RUNNER, row.name)
         try:
             made = runner(model, dtype=dtype, device=device)
         except UnknownName as error:

@@ -10,10 +10,10 @@ import torch
 from pagedattn.engine.output import FinishReason
 from pagedattn.engine.sampling import SamplingParams
 
-__all__ = ["Request", "State"]
+__all__ = ["Request", "RequestState"]
 
 
-class State(enum.Enum):
+class RequestState(enum.Enum):
     """WAITING holds nothing. RUNNING is open in the allocator. FINISHED holds nothing again."""
 
     WAITING = "waiting"
@@ -39,7 +39,7 @@ class Request:
     params: SamplingParams
     stop_ids: frozenset[int]
     generator: torch.Generator | None
-    state: State = State.WAITING
+    state: RequestState = RequestState.WAITING
     computed: int = 0
     table: list[int] = field(default_factory=list)
     cached_tokens: int | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from pagedattn.allocator import BlockAllocator, CopyOp
 from pagedattn.engine.output import FinishReason
-from pagedattn.engine.request import Request, State
+from pagedattn.engine.request import Request, RequestState
 from pagedattn.errors import EngineError, OutOfBlocks
 
 __all__ = ["Schedule", "Scheduler", "Work"]
@@ -101,7 +101,7 @@ class Scheduler:
         wants: dict[Request, int] = {}
         budget = self.max_batch_tokens
         for request in sorted(self.running, key=lambda r: (r.remaining > 1, r.id)):
-            if request.state is not State.RUNNING:
+            if request.state is not RequestState.RUNNING:
                 continue  # preempted for an older one just now
             count = min(request.remaining, budget)
             if count == 0:
@@ -152,7 +152,7 @@ class Scheduler:
             self._too_few = available
             return False
         self._too_few = None
-        request.state = State.RUNNING
+        request.state = RequestState.RUNNING
         request.table = list(hit.blocks)
         copies += hit.copies
         if request.cached_tokens is None:
@@ -169,7 +169,7 @@ class Scheduler:
     def preempt(self, request: Request) -> None:
         """Give a running request's blocks back and let it wait in its place by age."""
         self._release(request)
-        request.state = State.WAITING
+        request.state = RequestState.WAITING
         request.preemptions += 1
         self.preemptions += 1
         older = sum(1 for r in self.waiting if r.id < request.id)
@@ -177,13 +177,13 @@ class Scheduler:
 
     def finish(self, request: Request, reason: FinishReason) -> None:
         """End a request in any state; its blocks go back. A second end is ignored."""
-        if request.state is State.FINISHED:
+        if request.state is RequestState.FINISHED:
             return
-        if request.state is State.RUNNING:
+        if request.state is RequestState.RUNNING:
             self._release(request)
         else:
             self.waiting.remove(request)
-        request.state = State.FINISHED
+        request.state = RequestState.FINISHED
         request.finish_reason = reason
 
     def _release(self, request: Request) -> None:

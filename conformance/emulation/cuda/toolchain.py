@@ -3,7 +3,8 @@
 Everything built is kept under PAGEDATTN_SIMT_CACHE (default: ~/.cache/pagedattn/simt), under a name
 that depends on all that goes into it: source and every file it includes, flags, compiler, processor
 and this package's own headers. Folders appear there by rename and hold a digest of their files, so
-that concurrent processes, a crash in the middle and a damaged file do no harm.
+that concurrent processes, a crash in the middle and a damaged file do no harm. What another user
+may have written is not loaded (user_cache.trusted()).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pagedattn.conformance.emulation.cuda.checks import (
 )
 from pagedattn.conformance.emulation.cuda.errors import CompileError
 from pagedattn.errors import NotReady
-from pagedattn.user_cache import cache_path
+from pagedattn.user_cache import cache_path, sweep, trusted
 
 __all__ = [
     "INCLUDE",
@@ -141,10 +142,14 @@ def build_once(key: str, build: Callable[[Path], None]) -> Path:
     if _is_whole(place):
         return place
     place.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{key}.", dir=place.parent))
+    sweep(place.parent, f".{key.partition('-')[0]}-*")
+    work = place.parent / f".{key}.{os.urandom(8).hex()}"
+    work.mkdir(mode=0o755)  # as the umask says, but nobody else writes
     try:
         build(work)
         (work / _SEAL).write_text(_contents(work))
+        for file in work.iterdir():
+            file.chmod(file.stat().st_mode & ~0o022)
         for attempt in range(4):  # other processes do the same
             try:
                 work.rename(place)
@@ -175,6 +180,8 @@ def _is_whole(folder: Path) -> bool:
     if folder in _whole:
         return folder.is_dir()
     try:
+        if not all(trusted(path.stat(), folder.parent) for path in (folder, *folder.iterdir())):
+            return False
         whole = (folder / _SEAL).read_text() == _contents(folder)
     except (OSError, UnicodeDecodeError):
         return False
