@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# One command for a CUDA machine, at most five minutes:
+# One command for a CUDA machine, at most five minutes, all that it installs and compiles included:
 #
 #     benchmarks/gpu_check.sh [FOLDER] [BACKEND...]
 #
@@ -7,10 +7,15 @@
 # prefill, runs compute-sanitizer over a few cases where it is installed, and leaves JSON in FOLDER
 # (default: benchmarks/results/<GPU>-<date>). Without a CUDA device it says so, writes only the
 # environment and the states of the backends, measures nothing, and exits 0. PYTHON chooses the
-# interpreter. Exit code 1: a backend that could be opened does not conform or was wrong.
+# interpreter.
+#
+# Exit code 1: a case failed, a timed backend was wrong, or compute-sanitizer found an error. Cases
+# that did not get their turn are counted and fail nothing: they were not judged. Exit code 2: no
+# failure, but a step ended without a result for another reason than its time.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
+END=290  # of SECONDS, which count from the start of this script
 OUT=${1:-}
 BACKENDS=("${@:2}")
 [ ${#BACKENDS[@]} -gt 0 ] || BACKENDS=(triton cupy cupy:wgmma flash_attn flashinfer)
@@ -44,45 +49,96 @@ PY
 )
 echo "device: $GPU; backends: ${READY:-none of ${BACKENDS[*]} is ready, see $OUT/backends.json}"
 [ -n "$READY" ] || exit 0
-END=$((SECONDS + 290))
-step() {  # step SECONDS NAME COMMAND...: within its own limit and the script's; one line of outcome
-  local limit=$1 name=$2 start=$SECONDS code=0
+failed=0 broken=0
+step() {  # step SECONDS NAME COMMAND...: within its own limit and the script's; sets `code`, 124: out of time
+  local limit=$1 name=$2 start=$SECONDS
   shift 2
+  code=0
   [ "$limit" -le $((END - SECONDS)) ] || limit=$((END - SECONDS))
   if [ "$limit" -lt 5 ]; then
     echo "$name: not run, no time left"
-    return 0
+    code=124
+    return
   fi
   timeout "$limit" "$@" > "$OUT/$name.log" 2>&1 || code=$?
-  echo "$name: exit code $code after $((SECONDS - start)) s; $(tail -n 1 "$OUT/$name.log")"
-  return "$code"
+  took="after $((SECONDS - start)) s"
+  [ "$code" -ne 124 ] || echo "$name: stopped $took, out of time; see $OUT/$name.log"
 }
 
-# Most of the suite is compilation on the host, so the backends are judged side by side, each in
-# several processes; what is timed comes after them, alone.
-failed=0
+# What `pagedattn check` found, from its JSON: code 1 a case failed, 3 none did but some were not run
+# because their time was spent, 2 something else is missing.
+verdict() {
+  "$PYTHON" - "$OUT/$1.json" <<'PY'
+import json, sys
+try:
+    (run,) = json.load(open(sys.argv[1]))["runs"]
+except (OSError, ValueError):
+    print("no report")
+    sys.exit(2)
+verdict, counts = run["verdict"], run["verdict"]["counts"]
+late = sum("--max-time" in c["detail"] for c in run["cases"] if c["outcome"] == "not run")
+other = counts["not run"] - late
+ran = counts["passed"] + counts["failed"] + counts["known failure"]
+said = [f"{counts[word]} {word}" for word in ("passed", "declined", "failed", "known failure") if counts[word]]
+said += [f"{late} NOT RUN in the time"] if late else []
+said += [f"{other} not run for another reason"] if other else []
+word = verdict["word"]
+if not counts["failed"] and not other and ran and late:
+    word = "NO FAILURE, NOT ALL JUDGED"
+print(f"{word}: {', '.join(said)}")
+sys.exit(1 if counts["failed"] else 2 if other or not (ran or late) else 3 if late else 0)
+PY
+}
+
+check() {  # check SECONDS NAME [COMMAND...] -- OPTIONS...: one run of `pagedattn check`; exits as verdict()
+  local limit=$1 name=$2 before=() said found=0
+  shift 2
+  while [ "$1" != -- ]; do before+=("$1"); shift; done
+  step "$limit" "$name" "${before[@]}" "$PYTHON" -m pagedattn check "${@:2}" --device cuda --json "$OUT/$name.json"
+  [ "$code" -ne 124 ] || return 3
+  [ "$code" -ne "$SANITIZER" ] || { echo "$name: compute-sanitizer found errors; see $OUT/$name.log"; return 1; }
+  said=$(verdict "$name") || found=$?
+  [ -f "$OUT/$name.json" ] || said="exit code $code, $(tail -n 1 "$OUT/$name.log")"
+  echo "$name: $said ($took)"
+  return "$found"
+}
+note() {  # note CODE of check()
+  case $1 in 0 | 3) ;; 1) failed=1 ;; *) broken=1 ;; esac
+}
+SANITIZER=99
+
+# Most of the suite is compilation on the host (an instantiation takes NVRTC 2 to 4 s), so the
+# backends are judged side by side, each in several processes; what is timed comes after them, alone.
+# A case that began in time may end 75 s later.
+rm -f "$OUT"/check-*.json "$OUT"/sanitizer-*.json
 checks=()
 for name in $READY; do
-  step 130 "check-$name" "$PYTHON" -m pagedattn check "$name" --device cuda --jobs 4 --case-time 60 \
-    --max-time 110 --json "$OUT/check-$name.json" &
+  check 180 "check-$name" -- "$name" --jobs 8 --case-time 75 --max-time 100 &
   checks+=($!)
 done
-for job in "${checks[@]}"; do wait "$job" || failed=1; done
+for job in "${checks[@]}"; do
+  wait "$job"
+  note $?
+done
 
 compare() {  # compare NAME PHASE OPTIONS...
   # shellcheck disable=SC2086
   step 50 "$1" "$PYTHON" -m pagedattn bench "$2" --backend $READY --device cuda --max-time 2 --samples 20 \
-    --json "$OUT/$1.json" --md "$OUT/$1.md" "${@:3}" || failed=1
+    --json "$OUT/$1.json" --md "$OUT/$1.md" "${@:3}"
+  [ "$code" -ne 124 ] || return
+  echo "$1: exit code $code $took; $(tail -n 1 "$OUT/$1.log")"
+  note "$code"
 }
 compare decode decode --batch 8,64 --context 4k
 compare decode-fp8 decode --batch 8,64 --context 4k --kv-quant per_head
 compare prefill prefill --batch 1 --context 2k,4k
 if command -v compute-sanitizer > /dev/null; then
   for name in $READY; do
-    step 40 "sanitizer-$name" compute-sanitizer --error-exitcode 1 "$PYTHON" -m pagedattn check "$name" \
-      --device cuda -k core/decode --max-time 30 || failed=1
+    check 40 "sanitizer-$name" compute-sanitizer --error-exitcode "$SANITIZER" -- "$name" -k core/decode --max-time 30
+    note $?
   done
 else
   echo "compute-sanitizer is not installed: not run"
 fi
-exit $failed
+[ $failed -eq 0 ] || exit 1
+exit $((broken * 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import multiprocessing
 import os
 import time
@@ -10,11 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from pagedattn.backends.cupy import arrays, cache, compiler, driver, loader
+from pagedattn.backends.cupy import cache, compiler, driver, loader
 from pagedattn.backends.cupy.compiler import Binary, KernelCompileError, compile_source
 from pagedattn.backends.cupy.heuristics import Kernel
 from pagedattn.backends.cupy.params import AttentionParams, WriteParams
@@ -162,6 +162,50 @@ def test_a_damaged_file_is_compiled_again(
     assert len(calls) == 2
 
 
+def sealed(body: bytes) -> bytes:
+    return body + hashlib.sha256(body).digest()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"no JSON", b"\xff\xfe", b"[]", b"7", b"{}", b'{"key": "other", "symbols": {}, "log": ""}'],
+    ids=["text", "bytes", "list", "number", "empty", "another-key"],
+)
+def test_a_right_digest_over_something_else_is_compiled_again(
+    folder: Path, calls: list[Any], head: bytes
+) -> None:
+    first = cache.compiled("a", OPTIONS, ["k"], "sm_90")
+    (path,) = folder.iterdir()
+    path.write_bytes(sealed(head + b"\n" + first.cubin))
+    assert cache.compiled("a", OPTIONS, ["k"], "sm_90").cubin.startswith(b"cubin 2")
+    assert len(calls) == 2
+
+
+def test_a_kernel_under_the_name_of_another_is_compiled_again(
+    folder: Path, calls: list[Any]
+) -> None:
+    cache.compiled("a", OPTIONS, ["k"], "sm_90")
+    (moved,) = folder.iterdir()
+    wanted = cache.compiled("b", OPTIONS, ["k"], "sm_90")
+    (place,) = set(folder.iterdir()) - {moved}
+    moved.replace(place)
+    again = cache.compiled("b", OPTIONS, ["k"], "sm_90")
+    assert len(calls) == 3
+    assert again.cubin == wanted.cubin.replace(b"cubin 2", b"cubin 3")
+
+
+def test_what_another_user_may_have_written_is_compiled_again(
+    folder: Path, calls: list[Any]
+) -> None:
+    cache.compiled("a", OPTIONS, ["k"], "sm_90")
+    (path,) = folder.iterdir()
+    path.chmod(0o666)
+    assert cache.compiled("a", OPTIONS, ["k"], "sm_90").cubin.startswith(b"cubin 2")
+    assert path.stat().st_mode & 0o022 == 0  # the new one is nobody else's to write
+    cache.compiled("a", OPTIONS, ["k"], "sm_90")
+    assert len(calls) == 2
+
+
 def test_what_a_killed_process_left_behind_is_not_read(folder: Path, calls: list[Any]) -> None:
     folder.mkdir()
     (folder / ".abc.partial").write_bytes(b"half a cubin")
@@ -306,56 +350,6 @@ def test_launches_go_to_the_current_stream_of_torch(monkeypatch: pytest.MonkeyPa
     stream = type("Stream", (), {"cuda_stream": 1234})()
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream)
     assert driver.CupyDriver().stream(torch.device("cuda", 0)) == 1234
-
-
-# -- CuPy arrays ---------------------------------------------------------------------------------
-
-
-def test_from_cupy_shares_memory_and_strides() -> None:
-    array = np.arange(24, dtype=np.float32).reshape(4, 6)[:, ::2]
-    tensor = arrays.from_cupy(array)
-    assert tensor.data_ptr() == array.ctypes.data
-    assert tensor.stride() == (6, 2)
-    array[1, 1] = -1
-    assert tensor[1, 1] == -1
-
-
-def test_from_cupy_reads_bits_as_the_dtype_that_cupy_lacks() -> None:
-    bits = np.array([0x3F80, 0xC000], np.uint16)
-    tensor = arrays.from_cupy(bits, dtype=torch.bfloat16)
-    assert tensor.tolist() == [1.0, -2.0]
-    assert tensor.data_ptr() == bits.ctypes.data
-
-
-def test_from_cupy_refuses_other_sizes_and_other_things() -> None:
-    with pytest.raises(ValueError, match=r"uint16 have 2 bytes, those of torch.float8_e4m3fn 1"):
-        arrays.from_cupy(np.zeros(2, np.uint16), dtype=torch.float8_e4m3fn)
-    with pytest.raises(TypeError, match="a list is not an array that speaks DLPack"):
-        arrays.from_cupy([1.0])
-
-
-def test_to_cupy_shares_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "_cupy_from_dlpack", np.from_dlpack)
-    tensor = torch.arange(6.0).reshape(2, 3).t()
-    array = arrays.to_cupy(tensor)
-    assert array.ctypes.data == tensor.data_ptr()
-    assert array.shape == (3, 2)
-    assert array.strides == (4, 12)
-
-
-def test_to_cupy_gives_bits_only_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrays, "_cupy_from_dlpack", np.from_dlpack)
-    tensor = torch.tensor([1.0, -2.0], dtype=torch.bfloat16)
-    with pytest.raises(TypeError, match=r"CuPy has no torch.bfloat16: pass bits=True"):
-        arrays.to_cupy(tensor)
-    assert arrays.to_cupy(tensor, bits=True).tolist() == [0x3F80, 0xC000]
-
-
-def test_to_cupy_calls_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
-    import cupy
-
-    monkeypatch.setattr(cupy, "from_dlpack", lambda x: ("cupy", x.shape))
-    assert arrays.to_cupy(torch.zeros(2, 3)) == ("cupy", (2, 3))
 
 
 def test_the_environment_of_these_tests_is_clean() -> None:

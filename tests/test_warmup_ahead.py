@@ -22,8 +22,6 @@ from pagedattn.device import DeviceInfo
 from pagedattn.emulation import Emulation
 from pagedattn.errors import NotReady, Unsupported
 
-pytest.importorskip("cupy.cuda.nvrtc")
-
 LIMITS = pa.Limits(max_requests=4, max_tokens=64, max_seq_len=256, num_blocks=64)
 DECODE = pa.AttentionSpec(
     num_heads=4,
@@ -169,7 +167,7 @@ def _killed_at(moment: str) -> None:
             real(*names)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    os.replace = replace
+    os.replace = replace  # type: ignore[assignment]  # in a process of its own
     CupyBackend().compile_ahead(DECODE, LIMITS, SM80)
 
 
@@ -181,7 +179,7 @@ def test_a_kill_in_the_middle_leaves_no_broken_entry(
     if moment == "any":
         process = fork.Process(target=_ahead, args=(fork.Queue(),))
         process.start()
-        time.sleep(0.3)
+        time.sleep(0.05)  # wherever the compiler is then
         process.kill()
     else:
         process = fork.Process(target=_killed_at, args=(moment,))

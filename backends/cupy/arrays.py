@@ -15,6 +15,8 @@ import torch
 import torch.utils.dlpack
 from torch import Tensor
 
+from pagedattn.backends.cupy.dlpack import Checked
+
 __all__ = ["from_cupy", "to_cupy"]
 
 _BITS = {1: torch.uint8, 2: torch.uint16, 4: torch.uint32}
@@ -31,6 +33,8 @@ _KNOWN = frozenset(
         torch.uint16,
         torch.uint32,
         torch.uint64,
+        torch.complex64,
+        torch.complex128,
         torch.bool,
     }
 )
@@ -38,15 +42,20 @@ _KNOWN = frozenset(
 
 
 def from_cupy(x: Any, *, dtype: torch.dtype | None = None) -> Tensor:
-    """The tensor on the memory of a CuPy array (or of anything that speaks DLPack), any strides.
+    """The tensor on the memory of a CuPy array (or of anything that speaks DLPack): of any shape,
+    0-d and empty too, with any strides but negative ones.
 
     dtype   what the array's bits are, for dtypes that CuPy lacks: bfloat16 in uint16, float8 in
             uint8. No conversion. Default: the array's own.
 
-    Raises TypeError for what has no DLPack, ValueError for a dtype of another size."""
-    if not hasattr(x, "__dlpack__"):
-        raise TypeError(f"a {type(x).__name__} is not an array that speaks DLPack")
-    tensor = torch.utils.dlpack.from_dlpack(x)
+    Raises TypeError for what has no DLPack; ValueError for what a tensor cannot be (negative
+    strides, read-only, another byte order) and for a dtype of another size."""
+    if isinstance(x, type) or not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+        what = f"the class {x.__name__}" if isinstance(x, type) else f"a {type(x).__name__}"
+        raise TypeError(f"{what} is not an array that speaks DLPack")
+    if dtype is not None and not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype={dtype!r} is not a torch.dtype")
+    tensor = torch.utils.dlpack.from_dlpack(Checked(x))
     if dtype is None:
         return tensor
     if dtype.itemsize != tensor.dtype.itemsize:
@@ -60,7 +69,7 @@ def from_cupy(x: Any, *, dtype: torch.dtype | None = None) -> Tensor:
 def to_cupy(x: Tensor, *, bits: bool = False) -> Any:
     """The CuPy array on the memory of a tensor.
 
-    bits   give dtypes that CuPy lacks as unsigned integers of the same size
+    bits   give dtypes that CuPy lacks as unsigned integers of the same size; others stay
 
     Raises TypeError for such a dtype without `bits`."""
     if x.dtype not in _KNOWN:

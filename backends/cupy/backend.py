@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 from pagedattn.attention import AttentionBackend
+from pagedattn.backends.cupy.compiler import architectures
 from pagedattn.backends.cupy.cost import facts
 from pagedattn.backends.cupy.heuristics import WGMMA_DIMS, WGMMA_SM, Kernels, choose
+from pagedattn.backends.cupy.loader import store
 from pagedattn.backends.cupy.op import DTYPES, CupyOp
 from pagedattn.backends.cupy.work import phases, workspace
-from pagedattn.capabilities import Capabilities
+from pagedattn.capabilities import EVERYTHING_1_0, Capabilities
 from pagedattn.device import DeviceInfo
-from pagedattn.errors import Refusal
-from pagedattn.spec import AttentionSpec, Graph, KVQuant, Layout, Limits, Mask
+from pagedattn.errors import Refusal, Unsupported
+from pagedattn.spec import AttentionSpec, Graph, KVQuant, Limits
 
 __all__ = ["CupyBackend", "CupyWgmmaBackend"]
 
@@ -41,26 +43,14 @@ class CupyBackend(AttentionBackend):
         return choose(spec, device, tuning)
 
     def capabilities(self, device: DeviceInfo) -> Capabilities:
-        return Capabilities(
+        return replace(
+            EVERYTHING_1_0,
             device={"cuda"},
-            group_size=None,
             head_dim=range(1, MOST_DIMS + 1),
             head_dim_v=range(1, MOST_DIMS + 1),
-            block_size=None,
             dtype=FLOATS,
             kv_dtype=frozenset(DTYPES),
             out_dtype=FLOATS,
-            layout=frozenset(Layout),
-            mask=frozenset(Mask),
-            window=(True, True),
-            softcap=True,
-            sinks=True,
-            alibi=True,
-            return_lse=True,
-            shared_kv=True,
-            kv_quant=frozenset(KVQuant),
-            batch_invariant=True,
-            async_lengths=True,
             graph=Graph.ANY,
         )
 
@@ -114,6 +104,26 @@ class CupyBackend(AttentionBackend):
     def describe(self, spec: AttentionSpec, device: DeviceInfo) -> Mapping[str, Any]:
         kernels = self.kernels(spec, device, {})
         return {} if kernels is None else facts(spec, device, kernels)
+
+    def compile_ahead(
+        self, spec: AttentionSpec, limits: Limits, device: DeviceInfo
+    ) -> Iterable[str]:
+        """NVRTC needs no GPU. The names come with the architecture."""
+        known = architectures()
+        arch = "" if device.sm is None else f"sm_{device.sm[0]}{device.sm[1]}"
+        if arch not in known:
+            raise Unsupported(
+                Refusal(
+                    self.name,
+                    "device",
+                    str(device),
+                    ", ".join(known),
+                    "name the GPU by its architecture, one that this NVRTC knows",
+                )
+            )
+        kernels = self.kernels(spec, device, {})
+        assert kernels is not None  # refuse() has seen to that
+        return [store(kernel, device) for kernel in kernels.all]
 
 
 class CupyWgmmaBackend(CupyBackend):

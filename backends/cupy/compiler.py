@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pagedattn.errors import NotReady, PagedAttnError
 
-__all__ = ["Binary", "KernelCompileError", "compile_source", "nvrtc_version"]
+__all__ = ["Binary", "KernelCompileError", "architectures", "compile_source", "nvrtc_version"]
 
 
 class KernelCompileError(PagedAttnError, RuntimeError):
@@ -45,6 +45,14 @@ def nvrtc_version() -> tuple[int, int]:
             "that CuPy was built for",
         ) from error
     return major, minor
+
+
+def architectures() -> tuple[str, ...]:
+    """What this NVRTC compiles for: sm_75, ... Raises NotReady when there is no NVRTC."""
+    nvrtc_version()
+    from cupy.cuda import nvrtc
+
+    return tuple(f"sm_{number}" for number in nvrtc.getSupportedArchs())
 
 
 def compile_source(

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from pagedattn.backends.cupy import driver
+from pagedattn.backends.cupy import cache, driver
 from pagedattn.backends.cupy.heuristics import Kernel
 from pagedattn.backends.cupy.source import OPTIONS, source
 from pagedattn.device import DeviceInfo
 
-__all__ = ["Launch", "arch_of", "load"]
+__all__ = ["Launch", "arch_of", "load", "store"]
 
 _STATIC_LIMIT = 48 * 1024
 """Dynamic shared memory that needs no permission."""
@@ -53,3 +53,13 @@ def load(kernel: Kernel, info: DeviceInfo, device: torch.device) -> Launch:
     if kernel.shared > max(_STATIC_LIMIT, function.max_dynamic_shared_size_bytes):
         function.max_dynamic_shared_size_bytes = kernel.shared
     return Launch(function, kernel)
+
+
+def store(kernel: Kernel, info: DeviceInfo) -> str:
+    """Compiled into the cache on disk, where load() will find it; the device need not be here.
+    Returns what was compiled.
+
+    Raises KernelCompileError with the compiler's log, NotReady when nothing can be kept."""
+    arch = arch_of(info, kernel)
+    cache.stored(source(kernel.file), OPTIONS, (kernel.name,), arch)
+    return f"{kernel.name} {arch}"
