@@ -53,6 +53,9 @@ class Operation:
     events: bool = False
     times: int = 1
 
+    def __str__(self) -> str:
+        return self.name  # of a group of benchmarks
+
     def side(self, kind: type[Side]) -> Side:
         """A side as it is measured."""
         return kind(num_blocks=POOL, block_size=BLOCK_SIZE, cache=self.cache, events=self.events)

@@ -1,7 +1,7 @@
 """What an allocator costs the host, as pytest-benchmark tests:
 
     pytest --pyargs pagedattn.benchmarks -k allocator --allocator paged
-        --benchmark-group-by=func,param:state
+        --benchmark-group-by=func,param:pool
 
 Every test runs with pools of several sizes: a cost that grows with them is not O(1). Sequences are
 prepared outside the timed region. `full`: every block that is not live holds a cached prefix, as

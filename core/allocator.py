@@ -161,6 +161,9 @@ class EvictionPolicy(ABC):
     as much for each. Within one release (equal age) deeper blocks go first; a higher `priority`
     stays longer whatever its age.
 
+    A call that raises must have changed nothing. The paged allocator then undoes what it was about
+    to do, loses no block, and raises AllocatorError with the name of the policy.
+
     add_all, remove_all and pop_many say at once what the single calls say block by block, and by
     default make these. A class that overrides a single call and not its form for many inherits the
     default of the latter, not the one of a class that knows nothing of the change.

@@ -1,7 +1,9 @@
 """`pagedattn audit`: what it reads, prints and writes, and its exit codes."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +157,22 @@ def test_plot(trace: Path, tmp_path: Path, suffix: str) -> None:
         (["--policy", "nobody"], "no policy named 'nobody'"),
         (["--only", "nothing"], "--only 'nothing' is not one of fixed, replay, prefix"),
         (["--memory", "much"], "--memory 'much': expected something like 16GiB"),
-        (["--memory", "1KiB"], "num_blocks is 0"),
+        (["--memory", "1KiB"], "--memory 1KiB does not hold one block of 2097152 bytes"),
+        (["--memory", "9" * 5000], "expected something like 16GiB"),
+        (["--memory", "9999TiB", "--token-bytes", "1"], "at most 2147483648 is possible"),
+        (["--token-bytes", "0"], "--token-bytes is 0; at least 1 is required"),
+        (["--token-bytes", "-3"], "--token-bytes is -3; at least 1 is required"),
+        (["--max-len", ""], "'' is not a size"),
+        (["--max-len", "0"], "max_len is 0"),
+        (["--speed", "1e-320"], "it must lie in 1e-9 .. 1e18"),
+        (["--step-ms", "0"], "step_seconds is 0.0; it must lie in 1e-9 .. 1e18"),
+        (["--prefill-rate", "nan"], "prefill_rate is nan"),
+        (["--watermark", "1"], "watermark is 1.0; at least 0 and below 1 is required"),
+        (["--requests", "10000001"], "--requests is 10000001; at most 10000000 is possible"),
+        (["--allocator", ","], "--allocator ',' names none"),
+        (["--policy", ""], "--policy '' names none"),
+        (["--json", "."], "it is a directory"),
+        (["--json", "x.out", "--md", "x.out"], "--json, --md and --plot need a file each"),
         (["--num-blocks", "0"], "num_blocks is 0"),
         (["--arrivals", "random"], "--arrivals 'random' is not one of closed, trace"),
         (["--resolution", "bit"], "--resolution 'bit' is not one of block, token"),
@@ -216,3 +233,31 @@ def test_generated_documents(document: Path) -> None:
         rows = [line for line in markdown(again, "").splitlines() if line.startswith("| ")]
         assert len(rows) == 8
         assert all(row in text for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "warning"),
+    [
+        (("--memory", "1GiB"), "--memory has no effect: --num-blocks is given"),
+        (("--token-bytes", 7), "--token-bytes has no effect: --num-blocks is given"),
+        (("--speed", 2), "--speed has no effect: it needs --arrivals trace"),
+        (("--arrivals", "trace", "--clients", 2), "--clients has no effect: requests come when"),
+        (("--seed", 0), "--seed has no effect: the trace is read from a file"),
+        (("--requests", 9), "--requests has no effect: the trace is read from a file"),
+    ],
+)
+def test_options_without_effect_are_named(
+    trace: Path, options: tuple[object, ...], warning: str
+) -> None:
+    assert warning in run(trace, "--num-blocks", 8, "--only", "fixed", *options)
+    assert "no effect" not in run(trace, "--num-blocks", 8, "--only", "fixed")
+    made_up = run("--requests", 5, "--only", "fixed", "--hash-block", 16, "--skip-bad-lines")
+    assert "--hash-block has no effect: the trace is made up" in made_up
+    assert "--skip-bad-lines has no effect: the trace is made up" in made_up
+
+
+def test_a_pipe_is_a_trace_too(trace: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cp", str(trace), str(pipe)]):
+        assert "3 requests" in run(pipe, "--only", "fixed")

@@ -1,5 +1,6 @@
 """Trace files, made-up traces, and what they say about equal content."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from pagedattn.benchmarks.audit.content import Contents
 from pagedattn.benchmarks.audit.fixed import paging, reservation
 from pagedattn.benchmarks.audit.generator import HASH_BLOCK, generate
+from pagedattn.benchmarks.audit.optimum import optimal_hits
 from pagedattn.benchmarks.audit.readers import read_trace
 from pagedattn.benchmarks.audit.trace import Request, Trace, TraceError
 
@@ -59,6 +61,31 @@ def test_jsonl_without_ids_and_with_other_blocks(tmp_path: Path) -> None:
     assert read_trace(write(tmp_path, small), hash_block=2).requests[0].ids == (0, 1, 2)
 
 
+def test_an_id_after_another_prefix_is_other_content(tmp_path: Path) -> None:
+    chains = ([0, 0, 0], [0, 0, 1], [3, 0, 1], [0, 0, 0])
+    text = "".join(record(input_length=1500, hash_ids=chain) for chain in chains)
+    trace = read_trace(write(tmp_path, text, "trace.jsonl"))
+    ids = [request.ids for request in trace.requests]
+    assert ids == [(0, 1, 2), (0, 1, 3), (4, 5, 6), (0, 1, 2)]
+    assert optimal_hits(ids, 7) == 5
+
+
+def test_gzip(tmp_path: Path) -> None:
+    packed = gzip.compress((CSV + "1,6,4\n").encode())
+    assert read_trace(write(tmp_path, packed)).requests == (Request(0.0, 6, 4),)
+    for damaged in (packed[:-9], packed[:3], packed[:12] + b"xxxx" + packed[16:]):
+        with pytest.raises(ValueError, match="is a damaged gzip file"):
+            read_trace(write(tmp_path, damaged))
+
+
+def test_a_header_that_is_none_is_no_line_to_leave_out(tmp_path: Path) -> None:
+    path = write(tmp_path, ("x," * 500) + "\n1,1,1\n")
+    with pytest.raises(ValueError, match="line 1, field TIMESTAMP") as caught:
+        read_trace(path, skip_bad_lines=True)
+    assert not isinstance(caught.value, TraceError)
+    assert len(str(caught.value)) < 200
+
+
 def test_limit_counts_readable_requests(tmp_path: Path) -> None:
     path = write(tmp_path, CSV + "1,1,1\nbad,1,1\n2,2,2\n3,3,3\n")
     trace = read_trace(path, limit=2, skip_bad_lines=True)
@@ -71,6 +98,7 @@ def test_limit_counts_readable_requests(tmp_path: Path) -> None:
     [
         ("x,1,1", "TIMESTAMP", "not 'x'"),
         ("nan,1,1", "TIMESTAMP", "not 'nan'"),
+        ("1e308,1,1", "TIMESTAMP", "not '1e308'"),
         ("2023-13-16 18:15:46,1,1", "TIMESTAMP", "date and time"),
         ("1,39x,1", "ContextTokens", "not '39x'"),
         ("1,0,1", "ContextTokens", "0 is not in 1"),
@@ -105,6 +133,7 @@ def test_corrupt_csv_lines(tmp_path: Path, line: str, field: str, problem: str) 
         (record(timestamp=None), "timestamp", "not nothing"),
         (record(timestamp=True), "timestamp", "not True"),
         (record(timestamp=float("nan")), "timestamp", "not nan"),
+        (record(timestamp=-(10**40)), "timestamp", "a huge number"),
         (record(input_length="700"), "input_length", "not '700'"),
         (record(input_length=10**40), "input_length", "a huge number"),
         (record(output_length=-1), "output_length", "-1 is not in 0"),

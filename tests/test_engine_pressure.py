@@ -332,3 +332,38 @@ def test_attention_outside_of_a_step_is_an_error() -> None:
     engine.generate([prompt(5)], GREEDY)
     with pytest.raises(EngineError, match="outside of a step"):
         engine.layers(0, torch.zeros(1, 4, 8), torch.zeros(1, 2, 8), torch.zeros(1, 2, 8))
+
+
+@pytest.mark.parametrize("watermark", [1.0, 1.5, -0.1, float("nan")])
+def test_a_watermark_that_would_keep_everybody_out_is_refused(watermark: float) -> None:
+    with pytest.raises(ValueError, match="watermark is"):
+        pa.Engine(TinyModel(), watermark=watermark)
+
+
+@pytest.mark.parametrize("watermark", [0, 0.01, 0.99])
+@pytest.mark.parametrize("num_blocks", [1, 2, 100])
+def test_no_watermark_makes_a_pool_unusable(watermark: float, num_blocks: int) -> None:
+    model = TinyModel()
+    engine = pa.Engine(model, num_blocks=num_blocks, block_size=16, watermark=watermark)
+    params = pa.SamplingParams(max_new_tokens=5)
+    done = engine.generate([prompt(9, start) for start in range(3)], params)
+    wanted = [model.dense_greedy(prompt(9, start), 5) for start in range(3)]
+    assert [d.token_ids for d in done] == wanted
+
+
+@pytest.mark.parametrize(("watermark", "together"), [(0.0, 4), (0.3, 3), (0.6, 2), (0.9, 1)])
+def test_a_watermark_keeps_blocks_for_those_that_run(watermark: float, together: int) -> None:
+    engine = pa.Engine(TinyModel(), num_blocks=10, block_size=4, watermark=watermark)
+    for start in range(4):
+        engine.submit(prompt(6, start), pa.SamplingParams(max_new_tokens=2))
+    engine.step()
+    assert len(engine.scheduler.running) == together
+
+
+def test_an_allocator_that_reserves_needs_no_watermark() -> None:
+    pool = pa.allocator("contiguous_max", num_blocks=10, block_size=4, max_seq_len=8)
+    engine = pa.Engine(TinyModel(), allocator=pool, watermark=0.9)
+    for start in range(4):
+        engine.submit(prompt(6, start), pa.SamplingParams(max_new_tokens=2))
+    engine.step()
+    assert len(engine.scheduler.running) == 4

@@ -1,11 +1,14 @@
 """The side-by-side benchmark: what its sides do, and what it says without a peer."""
 
+import shlex
+import subprocess
 import sys
 from itertools import count
+from pathlib import Path
 
 import pytest
 
-from pagedattn.benchmarks import peer_allocator
+from pagedattn.benchmarks import peer_allocator, pool_sizes
 from pagedattn.benchmarks.peer_allocator import OPERATIONS, Operation
 from pagedattn.benchmarks.peer_sides import Paged, peers
 
@@ -83,6 +86,57 @@ def test_the_table(
     ]
     assert "3 prompts; hit rates 0.00%" in lines[-2]
     assert "3 prompts; hit rates 37.50%" in lines[-1]
+
+
+def test_the_documented_table_has_the_rows_of_the_command() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "allocator-speed.md").read_text()
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
+    measured = [row[:3] for row in rows if row[0] in {o.name for o in OPERATIONS}]
+    assert measured == [
+        [o.name, state, o.what] for o in OPERATIONS for state in ("fresh", "full")[: 1 + o.cache]
+    ]
+    replayed = [row[1] for row in rows if row[0] == "replay"]
+    assert replayed == [f"{blocks:,} blocks" for blocks in peer_allocator.TRACE_BLOCKS]
+
+
+def commands() -> list[list[str]]:
+    """The pytest commands of the document."""
+    text = (Path(__file__).parents[1] / "docs" / "allocator-speed.md").read_text()
+    return [shlex.split(line) for line in text.splitlines() if line.startswith("    pytest ")]
+
+
+@pytest.mark.parametrize("command", commands(), ids=lambda command: command[-1])
+def test_documented_commands_group_their_results(command: list[str]) -> None:
+    at = command.index("-k") + 1
+    few = "(cached_prefix and 1k or hit-100-fresh-paged)"
+    command = [*command[:at], f"({command[at]}) and {few}", *command[at + 1 :]]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "-q", "-p", "no:cacheprovider"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "benchmark '" in done.stdout
+
+
+def test_sizes_of_the_pool(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pool_sizes, "SIZES", (1_000, 2**31))
+    monkeypatch.setattr(pool_sizes, "HALF_FREE", (64, 256))
+    monkeypatch.setattr(pool_sizes, "CACHED", 100)
+    pool_sizes.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" blocks")[0] for line in lines[:4]] == [
+        "1,000",
+        "2,147,483,648",
+        "64",
+        "256",
+    ]
+    small, large = (int(line.split(" kB")[0].split()[-1]) for line in lines[:2])
+    assert large <= small + 1
+    assert lines[4].startswith("a cached block of 16 tokens: ")
 
 
 def write_trace(folder: object) -> str:

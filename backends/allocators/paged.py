@@ -1,7 +1,7 @@
 """The default allocator: fixed-size blocks, copy-on-write, an exact prefix cache.
 
-    sequence.py  what is remembered of a sequence     pool.py   who holds which block
-    prefix.py    which content lies in which block    audit.py  the invariants that tie them
+    sequence.py  what is remembered of a sequence     pool.py        who holds which block
+    prefix.py    which content lies in which block    invariants.py  the invariants that tie them
 
 Two lazy choices shape it. fork() and truncate() only change tables: the copy (or the loss of a
 published key) comes when a sequence is about to write into a block that somebody else would miss.
@@ -107,8 +107,12 @@ class PagedAllocator(BlockAllocator):
         root = self._index.root(namespace)
         found = self._index.match(root, tokens) if self._prefix_cache else []
         if self._hit is not None:
-            for key in [self._index.key_of(node) for node in found]:
-                self._hit(key)
+            keys = [self._index.key_of(node) for node in found]
+            try:
+                for key in keys:
+                    self._hit(key)
+            except Exception as error:
+                raise self._pool.failed("hit", error) from error
         table = [node.block for node in found]
         self._pool.share(table, priority)
         tip = found[-1] if found else root
@@ -242,8 +246,8 @@ class PagedAllocator(BlockAllocator):
             raise self._unsupported("pin", seq)
         if seq not in self._pins:
             raise AllocatorError(f"sequence {seq} is not pinned; call pin() while it is open")
-        for block in reversed(self._pins.pop(seq)):
-            self._pool.unpin(block)
+        self._pool.unpin(self._pins[seq][::-1])
+        del self._pins[seq]
 
     def evict(self, n: int) -> int:
         return self._pool.evict(integer("evict: n", n, 0))

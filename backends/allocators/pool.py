@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import groupby, islice, repeat
 from typing import ClassVar
 
@@ -41,7 +42,10 @@ class BlockPool:
     def __init__(self, num_blocks: int, policy: EvictionPolicy, index: PrefixIndex) -> None:
         self.total = num_blocks
         self.policy, self.index = policy, index
-        self._asks_for_keys = type(policy).add_all is EvictionPolicy.add_all
+        # Policies that know the single calls alone are told block by block, so that what they were
+        # told of can be taken back when one of the calls raises.
+        self._adds_singly = type(policy).add_all is EvictionPolicy.add_all
+        self._removes_singly = type(policy).remove_all is EvictionPolicy.remove_all
         self.refs = Counter[int]()  # tables that hold the block: the live ones only
         self.pins = Counts()
         self.priority = Counts()  # highest of those that held the block since it was free
@@ -132,12 +136,12 @@ class BlockPool:
     def share(self, blocks: Sequence[int], priority: int) -> None:
         """One more table holds each of `blocks`, which are live, reserved or reclaimable."""
         fresh = [block for block in blocks if block not in self.refs]
-        self.refs.update(blocks)
         if fresh:
             idle = [block for block in fresh if block not in self.pins] if self.pins else fresh
+            self._keep(idle)
             self.reserved -= len(fresh) - len(idle)
             self.reclaimable -= len(idle)
-            self._keep(idle)
+        self.refs.update(blocks)
         if priority > 0 or self.priority:
             for block in blocks:
                 if priority > self.priority.get(block, 0):
@@ -145,10 +149,8 @@ class BlockPool:
 
     def drop(self, blocks: Sequence[int]) -> None:
         """One table less holds each of `blocks`, the deepest of which comes first."""
-        if self._asks_for_keys:  # now: a hash_fn that raises then leaves everything as it was
-            for block in filter(self.index.node_of.__contains__, blocks):
-                self.index.describe(block)
         refs, pins, node_of = self.refs, self.pins, self.index.node_of
+        dropped, reserved = blocks, self.reserved
         holders = list(map(refs.pop, blocks, repeat(0)))
         if holders.count(1) < len(blocks):
             held = list(zip(blocks, holders, strict=True))
@@ -164,7 +166,12 @@ class BlockPool:
         if len(idle) < len(blocks):
             freed = [block for block in blocks if block not in node_of]
         if idle:
-            self._retire(idle)
+            try:
+                self._retire(idle)
+            except BaseException:  # a policy or a hash_fn: the table keeps its blocks
+                refs.update(dropped)
+                self.reserved = reserved
+                raise
         if freed:
             if self.priority:
                 for block in freed:
@@ -175,14 +182,16 @@ class BlockPool:
         """Keep a live, published block published."""
         self.pins[block] += 1
 
-    def unpin(self, block: int) -> None:
-        """Undo one pin()."""
-        self.pins[block] -= 1
-        if not self.pins[block]:
-            del self.pins[block]
-            if block not in self.refs:
-                self.reserved -= 1
-                self._retire((block,))
+    def unpin(self, blocks: Sequence[int]) -> None:
+        """Undo one pin() of each of `blocks`, the deepest of which comes first."""
+        idle = [block for block in blocks if self.pins[block] == 1 and block not in self.refs]
+        if idle:
+            self._retire(idle)
+            self.reserved -= len(idle)
+        for block in blocks:
+            self.pins[block] -= 1
+            if not self.pins[block]:
+                del self.pins[block]
 
     def shared(self, block: int, gone: int = 0) -> bool:
         """Whether someone else would miss what a holder overwrites, `gone` holders having left."""
@@ -215,7 +224,10 @@ class BlockPool:
 
     def clear(self) -> None:
         """Every block is free; no table may hold one. Pins are forgotten."""
-        self.policy.clear()
+        try:
+            self.policy.clear()
+        except Exception as error:
+            raise self.failed("clear", error) from error
         self.index.clear()
         self.pins.clear()
         self.priority.clear()
@@ -240,14 +252,18 @@ class BlockPool:
         others are staged then."""
         found: list[int] = []
         try:
-            found.extend(self.policy.pop_many(n))  # keeps what came before an error
+            # Keeps what came before an error; one too many is enough to see that there are more.
+            found.extend(islice(self.policy.pop_many(n), n + 1))
             if len(found) != n or not self._may_go(found):
                 raise self._broken(found, n)
-        except BaseException:
-            found = [block for block in dict.fromkeys(found) if self._may_go((block,))]
+        except BaseException as error:
+            numbers = (block for block in found if isinstance(block, int))
+            found = [block for block in dict.fromkeys(numbers) if self._may_go((block,))]
             self._gone(found)
             if found:
                 self._stage(found)
+            if isinstance(error, Exception) and not isinstance(error, AllocatorError):
+                raise self.failed("pop", error) from error
             raise
         self._gone(found)
         return found
@@ -275,6 +291,10 @@ class BlockPool:
             f"eviction policy {self.policy.name!r} gave {len(found)} blocks of {n}: it is broken"
         )
 
+    def failed(self, call: str, error: Exception) -> AllocatorError:
+        """The error that says which policy it was."""
+        return AllocatorError(f"eviction policy {self.policy.name!r} failed in {call}(): {error!r}")
+
     def _stage(self, blocks: Sequence[int]) -> bool:
         """Put by what the policy gave up; whether all that is staged is of one priority."""
         levels = [self.priority.get(block, 0) for block in blocks] if self.priority else [0]
@@ -285,29 +305,53 @@ class BlockPool:
         return alike
 
     def _retire(self, blocks: Sequence[int]) -> None:
-        """Published blocks that nobody holds any more are reclaimable; the deepest comes first."""
-        if not self.priority:
-            levels = [(0, blocks)]
-        else:
-            by_level = groupby(blocks, key=lambda block: self.priority.get(block, 0))
-            levels = [(priority, list(group)) for priority, group in by_level]
+        """Published blocks that nobody holds any more are reclaimable; the deepest comes first. A
+        policy or a hash_fn that raises leaves them as they were."""
+        levels = self._levels(blocks)
         if self.staged and min(priority for priority, _ in levels) < self._staged_priority:
             self._unstage()
+        self._give(levels)
         self.reclaimable += len(blocks)
-        for priority, group in levels:
-            if priority:
-                self._ranked[priority] += len(group)
-                self._ranked_in_all += len(group)
-            self.policy.add_all(group, priority=priority, content=self.index.describe)
 
     def _unstage(self) -> None:
         """The policy gets back what is staged: it outlives a block that came after it."""
         blocks = list(self.staged)
+        self._give(self._levels(blocks))
         self.staged.clear()
-        self.reclaimable -= len(blocks)
         for block in blocks:
             self.room.remove(block)
-        self._retire(blocks)
+
+    def _levels(self, blocks: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+        """Neighbours of equal priority, with it."""
+        if not self.priority:
+            return [(0, blocks)]
+        by_level = groupby(blocks, key=lambda block: self.priority.get(block, 0))
+        return [(priority, list(group)) for priority, group in by_level]
+
+    def _give(self, levels: Sequence[tuple[int, Sequence[int]]]) -> None:
+        """The policy gets all of these blocks, or none of them and AllocatorError."""
+        policy, describe, given = self.policy, self.index.describe, list[int]()
+        if self._adds_singly:  # before the policy is told: a hash_fn that raises is not its fault
+            for block in (block for _, group in levels for block in group):
+                describe(block)
+        try:
+            for priority, group in levels:
+                if self._adds_singly:
+                    for block in group:
+                        key, depth = describe(block)
+                        policy.add(block, key=key, depth=depth, priority=priority)
+                        given.append(block)
+                else:
+                    policy.add_all(group, priority=priority, content=describe)
+                    given += group
+        except Exception as error:
+            with suppress(Exception):  # what it keeps it may not choose, see _may_go()
+                policy.remove_all(given)
+            raise self.failed("add", error) from error
+        for priority, group in levels:
+            if priority:
+                self._ranked[priority] += len(group)
+                self._ranked_in_all += len(group)
 
     def _left(self, priority: int) -> int:
         """Blocks of that priority that the policy has."""
@@ -328,14 +372,32 @@ class BlockPool:
 
     def _keep(self, blocks: Sequence[int]) -> None:
         """Reclaimable blocks are not up for eviction any more."""
+        staged: Sequence[int] = ()
         if self.staged:
             staged = [block for block in blocks if block in self.staged]
             blocks = [block for block in blocks if block not in self.staged]
-            for block in staged:
-                del self.staged[block]
-                self.room.remove(block)
-        self.policy.remove_all(blocks)
+        self._demand(blocks)
         self._gone(blocks)
+        for block in staged:
+            del self.staged[block]
+            self.room.remove(block)
+
+    def _demand(self, blocks: Sequence[int]) -> None:
+        """The policy gives all of these blocks back, or AllocatorError; what it had given back
+        before it raised is staged then, as reclaimable as before."""
+        policy, back = self.policy, list[int]()
+        try:
+            if self._removes_singly:
+                for block in blocks:
+                    policy.remove(block)
+                    back.append(block)
+            else:
+                policy.remove_all(blocks)
+        except Exception as error:
+            if back:
+                self._gone(back)
+                self._stage(back)
+            raise self.failed("remove", error) from error
 
     def _forget(self, blocks: Sequence[int]) -> None:
         """Reclaimable blocks lose their content."""

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from pagedattn.benchmarks.audit import options
-from pagedattn.cli.output import fail
+from pagedattn.cli.output import fail, warn
 from pagedattn.cli.spec_options import parse_size
 
 __all__ = ["audit"]
@@ -125,9 +125,10 @@ def audit(
     try:
         path, allocators, policies = options.sort_words(words or [], allocator or [], policy or [])
         parts = options.chosen_parts(part or [])
-        for file in (json_file, md_file, plot_file):
-            if file and not file.absolute().parent.is_dir():
-                raise ValueError(f"cannot write {file}: {file.absolute().parent} is no directory")
+        to_stdout = json_file == Path("-")
+        options.check_files([None if to_stdout else json_file, md_file, plot_file])
+        for problem in options.without_effect(_given(context), path, arrivals):
+            warn(problem)
         if plot_file:
             require_plotting(plot_file)
             if "replay" not in parts:
@@ -136,12 +137,12 @@ def audit(
         if block_size is None:
             block_size = trace.hash_block if path and trace.hash_block else 16
         if num_blocks is None:
-            num_blocks = options.memory_bytes(memory) // max(1, token_bytes * block_size)
+            num_blocks = options.pool_blocks(memory, token_bytes, block_size)
         server = options.make_server(
             trace,
             num_blocks=num_blocks,
             block_size=block_size,
-            max_len=parse_size(max_len) if max_len else None,
+            max_len=None if max_len is None else parse_size(max_len),
             unit=options.one_of("resolution", resolution, {"block": block_size, "token": 1}),
             timed=options.one_of("arrivals", arrivals, {"closed": False, "trace": True}),
             clients=clients,
@@ -182,6 +183,12 @@ def audit(
         fail("nothing to audit: the trace has no hash ids, which the prefix table needs")
     if failed:
         raise typer.Exit(1)
+
+
+def _given(context: typer.Context) -> set[str]:
+    """Parameters that the command line names."""
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    return {name for name, source in sources.items() if source and source.name == "COMMANDLINE"}
 
 
 def _command(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pagedattn import registry
 from pagedattn.allocator import BlockAllocator
 from pagedattn.errors import Unsupported
-from pagedattn.hooks import Kind
+from pagedattn.hooks import OfferKind
 
 __all__ = ["Contender", "Make", "contenders"]
 
@@ -47,7 +47,7 @@ def contenders(allocators: Sequence[str], policies: Sequence[str]) -> list[Conte
 
     Raises UnknownName and NotReady."""
     for policy in policies:
-        registry.load(Kind.POLICY, policy)
+        registry.load(OfferKind.POLICY, policy)
     found = []
     for name in allocators:
         found += [Contender(name, policy, _maker(name, policy)) for policy in policies]
@@ -66,7 +66,7 @@ def _takes_policies(name: str, policy: str) -> bool:
 
 
 def _maker(name: str, policy: str | None) -> Make:
-    parameters = inspect.signature(registry.load(Kind.ALLOCATOR, name)).parameters
+    parameters = inspect.signature(registry.load(OfferKind.ALLOCATOR, name)).parameters
 
     def make(
         *, num_blocks: int, block_size: int, max_seq_len: int, lengths: Callable[[int], int]

@@ -15,18 +15,21 @@ if TYPE_CHECKING:
     from pagedattn.benchmarks.audit.trace import Trace
 
 __all__ = [
+    "check_files",
     "chosen_contenders",
     "chosen_parts",
     "load_trace",
     "make_server",
-    "memory_bytes",
     "one_of",
+    "pool_blocks",
     "sizes",
     "sort_words",
+    "without_effect",
 ]
 
 T = TypeVar("T")
 
+MAX_REQUESTS = 10_000_000  # of a made-up trace, which is kept in memory
 PARTS = ("fixed", "replay", "prefix")
 
 
@@ -45,6 +48,9 @@ def sort_words(
         "allocator": {row.name for row in registry.allocators()},
         "policy": {row.name for row in registry.policies()},
     }
+    for kind, parts in (("allocator", allocators), ("policy", policies)):
+        if parts and not named[kind]:
+            raise ValueError(f"--{kind} {','.join(parts)!r} names none")
     files = []
     for word in words:
         kinds = [kind for kind in named if named[kind] and word in known[kind]]
@@ -86,9 +92,11 @@ def load_trace(
         raise ValueError(f"--limit {limit} leaves no request")
     if hash_block < 1:
         raise ValueError(f"--hash-block is {hash_block}; at least 1 is required")
+    if requests > MAX_REQUESTS:
+        raise ValueError(f"--requests is {requests}; at most {MAX_REQUESTS} is possible")
     if path is None:
         return generate(min(requests, limit or requests), seed=seed)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         raise ValueError(f"{path} is no trace file, and no allocator or policy that was asked for")
     try:
         return read_trace(path, skip_bad_lines=skip_bad_lines, hash_block=hash_block, limit=limit)
@@ -152,12 +160,30 @@ def chosen_contenders(
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
-def memory_bytes(text: str) -> int:
-    """ "16GiB", "16G" -> bytes; powers of 1024."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", text.strip().lower())
-    if match is None or len(text) > 40:
-        raise ValueError(f"--memory {text!r}: expected something like 16GiB or 800MiB")
-    return int(float(match[1]) * _UNITS[match[2]])
+def pool_blocks(memory: str, token_bytes: int, block_size: int) -> int:
+    """Blocks that fit into `memory`: "16GiB", "16G"; powers of 1024."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?)(?:i?b)?", memory.strip().lower())
+    if match is None or len(memory) > 40:
+        raise ValueError(f"--memory {memory[:40]!r}: expected something like 16GiB or 800MiB")
+    if token_bytes < 1:
+        raise ValueError(f"--token-bytes is {token_bytes}; at least 1 is required")
+    block = token_bytes * max(1, block_size)
+    blocks = int(float(match[1]) * _UNITS[match[2]]) // block
+    if not blocks:
+        raise ValueError(f"--memory {memory} does not hold one block of {block} bytes")
+    return blocks
+
+
+def check_files(files: Sequence[Path | None]) -> None:
+    """That what is written can be, before the work and not after it."""
+    given = [file.absolute() for file in files if file is not None]
+    for file in given:
+        if file.is_dir():
+            raise ValueError(f"cannot write {file}: it is a directory")
+        if not file.parent.is_dir():
+            raise ValueError(f"cannot write {file}: {file.parent} is no directory")
+    if len(set(given)) < len(given):
+        raise ValueError(f"cannot write {given[0]} twice; --json, --md and --plot need a file each")
 
 
 def sizes(option: str, text: str) -> list[int]:
@@ -173,3 +199,22 @@ def one_of(option: str, text: str, options: dict[str, T]) -> T:
     if text not in options:
         raise ValueError(f"--{option} {text!r} is not one of {', '.join(options)}")
     return options[text]
+
+
+def without_effect(given: set[str], path: Path | None, arrivals: str) -> list[str]:
+    """Which of the options that were given change nothing beside the others, and why."""
+    why = {
+        "memory": "num_blocks" in given and "--num-blocks is given",
+        "token_bytes": "num_blocks" in given and "--num-blocks is given",
+        "clients": arrivals == "trace" and "requests come when the trace says",
+        "speed": arrivals != "trace" and "it needs --arrivals trace",
+        "requests": path is not None and "the trace is read from a file",
+        "seed": path is not None and "the trace is read from a file",
+        "hash_block": path is None and "the trace is made up",
+        "skip_bad_lines": path is None and "the trace is made up",
+    }
+    return [
+        f"--{name.replace('_', '-')} has no effect: {reason}"
+        for name, reason in why.items()
+        if reason and name in given
+    ]

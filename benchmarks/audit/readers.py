@@ -3,15 +3,19 @@
 CSV    header TIMESTAMP,ContextTokens,GeneratedTokens (more columns are ignored); TIMESTAMP is
        an ISO date and time, or seconds
 JSONL  {"timestamp": ms, "input_length": n, "output_length": n, "hash_ids": [one per block]}
-       hash_ids may be missing, in all lines alike; equal ids say equal blocks and prefixes
+       hash_ids may be missing, in all lines alike; equal ids say equal blocks, and with all ids
+       before them equal too, equal prefixes
+
+Either may be compressed by gzip.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
-import math
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ __all__ = ["read_trace"]
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 MAX_TOKENS = 2**31  # of a request; more is a corrupt line
+MAX_SECONDS = 1e15  # of an arrival, before and after 0; more is a corrupt line
 
 
 class _BadField(ValueError):
@@ -39,9 +44,9 @@ def read_trace(
     hash_block      tokens per entry of hash_ids
     limit           only the first so many requests
 
-    Raises TraceError for a corrupt line, OSError, and ValueError when no request is left."""
-    # Undecodable bytes become a character that no field accepts: a corrupt line, not a crash.
-    lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
+    Raises TraceError for a corrupt line, OSError, and ValueError for a file that is no trace or of
+    which no request is left."""
+    lines = _text(path).split("\n")
     numbered = [(i, text.rstrip("\r")) for i, text in enumerate(lines, 1) if text.strip()]
     if not numbered:
         raise ValueError(f"{path} is empty; a trace has one request a line")
@@ -62,19 +67,35 @@ def read_trace(
     if not found:
         raise ValueError(f"{path} has no readable request; {len(skipped)} lines were left out")
     first = min(arrival for arrival, *_ in found)
-    dense: dict[int, int] = {}
+    dense: dict[tuple[int, int], int] = {}
     requests = [
-        Request(
-            arrival - first,
-            prompt,
-            output,
-            tuple(dense.setdefault(i, len(dense)) for i in ids),
-            prompt if ids else 0,
-        )
+        Request(arrival - first, prompt, output, _chain(ids, dense), prompt if ids else 0)
         for arrival, prompt, output, ids in found
     ]
     requests.sort(key=lambda request: request.arrival)
     return Trace(path.name, tuple(requests), hash_block if dense else 0, tuple(skipped))
+
+
+def _text(path: Path) -> str:
+    """What the file says. Undecodable bytes become a character that no field accepts: a corrupt
+    line, not a crash."""
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        try:
+            data = gzip.decompress(data)
+        except (EOFError, OSError, zlib.error) as error:
+            raise ValueError(f"{path} is a damaged gzip file: {error}") from None
+    return data.decode("utf-8-sig", errors="replace")
+
+
+def _chain(ids: Iterable[int], dense: dict[tuple[int, int], int]) -> tuple[int, ...]:
+    """Dense ids of a prompt's blocks. An id after other ids than before is other content, which
+    keys and values depend on, and gets another dense id: each has one predecessor."""
+    chain, before = [], -1
+    for i in ids:
+        before = dense.setdefault((before, i), len(dense))
+        chain.append(before)
+    return tuple(chain)
 
 
 _Parsed = tuple[float, int, int, list[int]]  # arrival, prompt, output, hash ids
@@ -84,7 +105,9 @@ def _csv_parser(source: str, line: int, header: str) -> Callable[[str], _Parsed]
     names = [name.strip() for name in header.split(",")]
     for column in COLUMNS:
         if column not in names:
-            raise TraceError(source, line, column, f"no such column in the header {header!r}")
+            shown = header if len(header) <= 80 else f"{header[:77]}..."
+            error = TraceError(source, line, column, f"no such column in the header {shown!r}")
+            raise ValueError(str(error))  # which no leaving out of lines mends
     where = [names.index(column) for column in COLUMNS]
 
     def parse(text: str) -> _Parsed:
@@ -120,7 +143,7 @@ def _json_parser(hash_block: int) -> Callable[[str], _Parsed]:
         if not isinstance(record, dict):
             raise _BadField("line", f"expected an object, not {_shown(record)}")
         when = record.get("timestamp")
-        if isinstance(when, bool) or not isinstance(when, int | float) or not _finite(when):
+        if isinstance(when, bool) or not isinstance(when, int | float) or not _possible(when):
             raise _BadField("timestamp", f"expected milliseconds, not {_shown(when)}")
         prompt = _tokens("input_length", record.get("input_length"), 1)
         output = _tokens("output_length", record.get("output_length"), 0)
@@ -173,13 +196,13 @@ def _seconds(field: str, text: str) -> float:
             expected = "a date and time, or seconds"
             raise _BadField(field, f"expected {expected}, not {_shown(text)}") from None
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    if not math.isfinite(value):
+    if not abs(value) <= MAX_SECONDS:
         raise _BadField(field, f"expected a date and time, or seconds, not {_shown(text)}")
     return value
 
 
-def _finite(value: float) -> bool:
-    return -1e18 < value < 1e18
+def _possible(value: float) -> bool:
+    return -MAX_SECONDS * 1000 <= value <= MAX_SECONDS * 1000
 
 
 def _shown(value: object) -> str:

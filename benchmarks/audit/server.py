@@ -45,11 +45,13 @@ class Server:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}; at least {least} is required")
+        if self.num_blocks > 2**31:  # block ids are int32 in block tables
+            raise ValueError(f"num_blocks is {self.num_blocks}; at most {2**31} is possible")
         for name in ("speed", "step_seconds", "prefill_rate"):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}; a positive number is required")
+            if not 1e-9 <= getattr(self, name) <= 1e18:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must lie in 1e-9 .. 1e18")
         if not 0 <= self.watermark < 1:
-            raise ValueError(f"watermark is {self.watermark}; it must lie in 0 .. 1")
+            raise ValueError(f"watermark is {self.watermark}; at least 0 and below 1 is required")
         if self.unit not in (1, self.block_size):
             raise ValueError(f"unit is {self.unit}; it must be 1 or block_size={self.block_size}")
 

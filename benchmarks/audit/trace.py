@@ -14,7 +14,8 @@ class Request:
     arrival  seconds after the first request of the trace
     prompt   tokens given, at least 1        output  tokens generated
     ids      content of the sequence's blocks of Trace.hash_block tokens, as dense ints: equal ids
-             mean equal content after equal prefixes. () when the trace does not tell.
+             mean equal content after equal prefixes, so that an id stands behind one other alone.
+             () when the trace does not tell.
     known    tokens that `ids` describe: the prompt, or prompt and output
     """
 

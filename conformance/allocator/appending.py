@@ -193,6 +193,43 @@ def grants_stay(pool: Pool) -> None:
     s.drain()
 
 
+@case("append/wide", rule="append-atomic", faults=("AH-22", "AH-26"))
+def wide(pool: Pool) -> None:
+    """40 sequences in one call, half of them forks of one: all or nothing, and one copy for each
+    but the last holder of the block that they share."""
+    s = pool(60)
+    need(s, "fork")
+    need_paged(s)
+    s.prefill(0, tokens(6))  # 2 blocks
+    for child in range(1, 20):
+        s.fork(0, child)
+    for seq in range(20, 40):
+        s.prefill(seq, tokens(4, 100 * seq))  # 20 blocks
+    everyone = {seq: [1000 + seq] for seq in range(40)}
+    s.open(40, tokens(4, 9000))
+    s.append({40: tokens(4, 9000)})  # 37 are left: 19 copies and 20 new blocks are wanted
+    refuse(s, everyone, needed=39)
+    s.close(40)  # never committed
+    refuse(s, everyone, needed=39)
+    s.close(20)
+    del everyone[20]
+    grants = s.append(everyone)
+    count = sum(len(grant.copies) for grant in grants.values())
+    must(count == 19, "copy-on-write", "19 copies for 20 holders", f"{count} copies")
+    s.drain()
+
+
+@case("append/far-slots", rule="append-atomic")
+def far_slots(pool: Pool) -> None:
+    """Slots go beyond 32 bits where blocks times tokens do."""
+    s = pool(4, 2**31)
+    for seq in range(4):
+        s.open(seq, tokens(3, 100 * seq))
+        s.append({seq: tokens(3, 100 * seq)})
+    s.append({seq: [7] for seq in range(4)})
+    s.drain()
+
+
 CASES = (
     slots,
     bad_input,
@@ -204,4 +241,6 @@ CASES = (
     huge,
     joint,
     copies,
+    wide,
+    far_slots,
 )

@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pagedattn.allocator import CopyOp, Grant, Prefix, PrefixHit
+from pagedattn.allocator import AllocatorStats, CopyOp, Grant, Prefix, PrefixHit
 from pagedattn.conformance.allocator.expect import must
 from pagedattn.errors import OutOfBlocks
 
 if TYPE_CHECKING:
     from pagedattn.conformance.allocator.shadow import Shadow, Tracked
 
-__all__ = ["audit", "audit_grant", "audit_hit", "audit_out_of_blocks", "must_find"]
+__all__ = [
+    "audit",
+    "audit_evicted",
+    "audit_grant",
+    "audit_hit",
+    "audit_out_of_blocks",
+    "must_find",
+]
 
 
 def audit(s: Shadow, after: str) -> None:
@@ -126,6 +133,17 @@ def audit_grant(
             column = before.index(op.src) if op.src in before else 0
             want = CopyOp(before[column], table[column], min(size, first - column * size))
         must(op == want, "copy-on-write", want, op)
+
+
+def audit_evicted(before: AllocatorStats, after: AllocatorStats, granted: int) -> None:
+    """An append that granted so many blocks: what was evicted is counted, and is not more."""
+    evicted, lost = after.evicted - before.evicted, before.reclaimable - after.reclaimable
+    must(
+        evicted == lost <= granted,
+        "stats-identity",
+        f"evicted to grow by the reclaimable blocks that went, at most {granted}",
+        f"it grew by {evicted}, {lost} went",
+    )
 
 
 def audit_out_of_blocks(

@@ -20,16 +20,23 @@ class Contents:
         self.block_size = block_size
         self.committed: set[int] = set()  # numbers that some sequence has committed
         self._numbers: dict[tuple[int, int | bytes], int] = {}
+        self._before: dict[int, int] = {}
+        self._starts: set[int] = set()  # numbers of namespaces, which come before any token
         self._slots: dict[int, int | None] = {}
 
     def numbers(self, namespace: bytes, tokens: Iterable[int]) -> list[int]:
         """The content number of each token."""
         number = self._number(0, namespace)
+        self._starts.add(number)
         result = []
         for token in tokens:
             number = self._number(number, token)
             result.append(number)
         return result
+
+    def before(self, number: int) -> int:
+        """The content number of the token before; 0 for the first one of a sequence."""
+        return self._before[number]
 
     def write(self, slot: int, number: int) -> None:
         """A step wrote the KV of one token."""
@@ -51,4 +58,6 @@ class Contents:
         return [self.slot(block * self.block_size + i) for i in range(self.block_size)]
 
     def _number(self, before: int, item: int | bytes) -> int:
-        return self._numbers.setdefault((before, item), len(self._numbers) + 1)
+        number = self._numbers.setdefault((before, item), len(self._numbers) + 1)
+        self._before[number] = 0 if before in self._starts else before
+        return number

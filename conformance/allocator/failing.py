@@ -42,6 +42,8 @@ def twice_counts(pool: Pool) -> None:
 def bad_beside_good(pool: Pool) -> None:
     """One count of a call is wrong, first or last: nobody got anything."""
     s = pool(16)
+    s.prefill(3, tokens(9, 100))  # cached, where there is a cache: a wrong call evicts nothing
+    s.close(3)
     s.open(1, tokens(9))
     s.open(2, tokens(9))
     many = s.alloc.append_many

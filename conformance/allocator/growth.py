@@ -6,7 +6,9 @@ through them (remove, index, insert, ...). Work inside C extensions is not seen.
 
 from __future__ import annotations
 
+import gc
 import sys
+import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -215,8 +217,48 @@ def _long_sequence(name: str, make: Factory) -> dict[str, Any]:
     return {"operations": f"{counts[0]:.0f} -> {counts[1]:.0f}"}
 
 
-def _case(id: str, run: Callable[[Factory], dict[str, Any] | None]) -> Case:
-    return Case(f"allocator/growth/{id}", Kind.ALLOCATOR, RULE, run, ("AH-34",))
+REQUESTS = 1500
+KEPT = 64 * 1024
+"""Bytes that as many requests more may add: under 44 a request."""
+
+
+def _host_memory(make: Factory) -> dict[str, Any]:
+    """Nothing is kept of requests that have ended and content that was evicted: after as many
+    requests again, the host's memory holds no more."""
+    try:
+        alloc = make(num_blocks=SMALL, block_size=SIZE)
+    except Unsupported as error:
+        raise Declined(error.refusals) from None
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        used = []
+        for half in range(3):  # the first one is for what grows to its size once
+            for i in range(half * REQUESTS, (half + 1) * REQUESTS):
+                alloc.open(i, _tokens(9, 10**6 + 100 * i))
+                alloc.append(i, 9)
+                alloc.commit(i, _tokens(9, 10**6 + 100 * i))
+                alloc.close(i)
+                alloc.drain_events()
+            gc.collect()
+            used.append(tracemalloc.get_traced_memory()[0])
+    except Exception as error:
+        raise fail(RULE, "no error", f"raised {error!r}") from error
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+    must(
+        used[2] - used[1] <= KEPT,
+        RULE,
+        f"the memory of the host to hold no more after {REQUESTS} requests more",
+        f"{used[2] - used[1]} bytes more",
+    )
+    return {"bytes": f"{used[1]} -> {used[2]}"}
+
+
+def _case(id: str, run: Callable[[Factory], dict[str, Any] | None], *faults: str) -> Case:
+    return Case(f"allocator/growth/{id}", Kind.ALLOCATOR, RULE, run, ("AH-34", *faults))
 
 
 CASES = (
@@ -228,6 +270,7 @@ CASES = (
         )
     ),
     _case("long-prompt", _long_prompt),
+    _case("host-memory", _host_memory, "AH-11"),
     *(
         _case(f"long-sequence/{name}", partial(_long_sequence, name))
         for name in ("append", "can-append", "commit")

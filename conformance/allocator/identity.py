@@ -47,6 +47,21 @@ def deep_parent(pool: Pool) -> None:
     s.drain()
 
 
+@case("prefix/many-namespaces", rule="namespace", faults=("AH-02",))
+def many_namespaces(pool: Pool) -> None:
+    """130 tenants with one prompt: 130 contents."""
+    s = pool(140)
+    need_prefix(s)
+    names = [b"tenant %d" % i for i in range(130)]
+    for seq, name in enumerate(names):
+        expect_hit(s, 999, tokens(5), 0, name)
+        s.prefill(seq % 3, tokens(5), namespace=name)
+        s.close(seq % 3)
+    for name in names:
+        expect_hit(s, 999, tokens(5), 4, name)
+    s.drain()
+
+
 @case("prefix/exact-tokens", rule="prefix-identity", faults=("AH-01",))
 def exact_tokens(pool: Pool) -> None:
     """Tokens are integers of 64 bits: 2**53 + 1 is no floating-point number, 0 and -1 are tokens
@@ -139,6 +154,7 @@ def others_keep(pool: Pool) -> None:
 CASES = (
     every_token,
     deep_parent,
+    many_namespaces,
     exact_tokens,
     block_of_one,
     after_truncate,

@@ -100,6 +100,78 @@ def priority_of_forks(pool: Pool) -> None:
     s.drain()
 
 
+@case("eviction/priority-raised", rule="eviction")
+def priority_raised(pool: Pool) -> None:
+    """A hit of a higher priority raises a block's, owned or not; a lower one takes nothing."""
+    for owned in (False, True):
+        s = pool(8)
+        need_lru(s)
+        need_paged(s)
+        s.prefill(1, tokens(4, 100), priority=-2)
+        if not owned:
+            s.close(1)
+        for level in (3, -9):
+            s.open(2, tokens(5, 100), priority=level)
+            s.close(2)
+        if owned:
+            s.close(1)
+        s.prefill(1, tokens(4, 200), priority=2)
+        s.close(1)
+        _goes_first(s, 200, 100, "priority 2 is below 3, with which the other one was hit")
+        s.drain()
+
+
+@case("eviction/priority-of-copies", rule="copy-on-write")
+def priority_of_copies(pool: Pool) -> None:
+    """What copy-on-write replaces keeps its sequence's priority."""
+    s = pool(8)
+    need_lru(s)
+    need_paged(s)
+    need(s, "fork")
+    s.prefill(1, tokens(2, 100), priority=3)
+    s.fork(1, 2)
+    s.append({2: tokens(2, 102)})  # into a copy
+    s.commit(2)
+    s.close(2)
+    s.close(1)
+    s.prefill(1, tokens(4, 200), priority=2)
+    s.close(1)
+    _goes_first(s, 200, 100, "priority 2 is below 3, that of the sequence that was copied for")
+    s.drain()
+
+
+@case("eviction/lru-order", rule="eviction", faults=("AH-15",))
+def lru_order(pool: Pool) -> None:
+    """A dozen blocks, some of them hit again: each goes in its turn, and what is released meanwhile
+    comes last."""
+    s = pool(24)
+    need_lru(s)
+    need_paged(s)
+    starts = [100 * i for i in range(1, 13)]
+    blocks = {}
+    for start in starts:
+        s.prefill(1, tokens(4, start))
+        (blocks[start],) = s.alloc.table(1)
+        s.close(1)
+    for start in (300, 100, 800):
+        _found(s, start)
+        starts.remove(start)
+        starts.append(start)
+    _block(s, 5000, 0)
+    for gone, start in enumerate(starts, start=1):
+        s.evict(1)
+        if gone == 4:
+            _block(s, 6000, 0)
+        left = {*s.replay.index}
+        must(
+            len(left) == 13 - gone + (gone >= 4) and blocks[start] not in left,
+            "eviction",
+            f"the block of tokens from {start} on to go as number {gone}",
+            f"{len(left)} blocks are left",
+        )
+    s.drain()
+
+
 @case("eviction/priority-and-pins", rule="eviction")
 def priority_and_pins(pool: Pool) -> None:
     """What was pinned keeps its priority when the pin ends."""
@@ -152,6 +224,12 @@ def pin_no_more(pool: Pool) -> None:
     s.close(1)
     must(s.stats().reserved == 1, "pinning", "1 pinned block: 6 of 14 are committed", s.stats())
     expect_hit(s, 2, tokens(14), 4)
+    if s.caps.window:
+        s.prefill(3, tokens(12, 100))
+        s.release_before(3, 4)
+        s.pin(3)
+        s.close(3)
+        must(s.stats().reserved == 1, "pinning", "no pinned block behind released ones", s.stats())
     s.drain()
 
 
@@ -269,6 +347,9 @@ CASES = (
     fine_priorities,
     priority_of_content,
     priority_of_forks,
+    priority_raised,
+    priority_of_copies,
+    lru_order,
     priority_and_pins,
     asking_in_vain,
     pin_no_more,

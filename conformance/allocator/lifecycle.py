@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from pagedattn.allocator import Prefix
 from pagedattn.conformance.allocator.expect import must
 from pagedattn.conformance.allocator.tools import Pool, case, need, refusals_of, tokens
 from pagedattn.errors import AllocatorError
@@ -58,6 +59,25 @@ def any_sequence(pool: Pool) -> None:
         must(hit.tokens == most, "open-hit", f"a hit of {most} for {type(ids).__name__}", hit)
     must(mine == tokens(9), "open-hit", "the caller's list as it was", mine)
     s.drain()
+
+
+@case("open/two-allocators", rule="open-hit", faults=("AH-39",), core=True)
+def two_allocators(pool: Pool) -> None:
+    """Two allocators in one process, as for two groups of layers, know nothing of each other."""
+    a, b = pool(64), pool(64)
+    for s in (a, b):
+        s.prefill(1, tokens(9))
+    if a.cached and a.caps.prefix is Prefix.HASH:
+        a.pin(1)
+        b.refused(AllocatorError, "pinning", "unpin of what another pinned", b.alloc.unpin, 1)
+    b.close(1)
+    a.append({1: [7]})
+    b.refused(AllocatorError, "close", "close of what another has open", b.alloc.close, 1)
+    b.reset()
+    if a.cached:
+        must(a.open(2, tokens(9)).tokens > 0, "reset", "reset() of one to leave the other", "none")
+    b.drain()
+    a.drain()
 
 
 @case("close/twice", rule="close", faults=("AH-09", "AH-13"), core=True)
@@ -164,6 +184,7 @@ CASES = (
     open_twice,
     any_id,
     any_sequence,
+    two_allocators,
     close_twice,
     close_any_state,
     short_requests,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from pagedattn.allocator import EvictionPolicy
 from pagedattn.conformance.allocator.expect import must
 from pagedattn.conformance.allocator.shadow import Shadow
 from pagedattn.conformance.allocator.tools import Pool, case, need_paged, need_prefix, tokens
 from pagedattn.conformance.case import Declined
-from pagedattn.errors import Refusal
+from pagedattn.errors import AllocatorError, Refusal
 
 __all__ = ["CASES"]
 
@@ -89,10 +90,68 @@ def policy_told(pool: Pool) -> None:
     _told(policy, "by a hit", [*hits, *sorted([("remove", a0), ("remove", a1)], key=str)])
     s.open(4, tokens(9), priority=-1)
     _told(policy, "by a hit of blocks that are owned", hits)
+    s.refused(AllocatorError, "open-hit", "an open id", s.alloc.open, 4, tokens(9))
+    _told(policy, "by an open() that raises", [])
     s.close(3)
     s.close(4)
     _told(policy, "by the last close", a_released)
     s.drain()
+
+
+class _Failing(_Deepest):
+    """Raises once, in the call that `fails` names."""
+
+    name = "failing"
+
+    def __init__(self, fails: str) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def _strike(self, call: str) -> None:
+        if self.fails == call:
+            self.fails = ""
+            raise LookupError(f"planted in {call}()")
+
+    def add(self, block: int, *, key: bytes, depth: int, priority: int) -> None:
+        self._strike("add")
+        super().add(block, key=key, depth=depth, priority=priority)
+
+    def remove(self, block: int) -> None:
+        self._strike("remove")
+        super().remove(block)
+
+    def pop(self) -> int:
+        self._strike("pop")
+        return super().pop()
+
+    def hit(self, key: bytes) -> None:
+        self._strike("hit")
+
+
+@case("eviction/policy-raises", rule="eviction", faults=("AH-12", "AH-19"))
+def policy_raises(pool: Pool) -> None:
+    """A policy that raises: the call is undone, says whose fault it was, and works again."""
+    for fails in ("add", "remove", "pop", "hit"):
+        policy = _Failing("")
+        s = _pool(pool, policy)
+        s.prefill(1, tokens(12))
+        s.prefill(2, tokens(4, 100))
+        if fails != "add":
+            s.close(1)
+        policy.fails = fails
+        calls: dict[str, Callable[[], object]] = {
+            "add": partial(s.alloc.close, 1),
+            "pop": partial(s.alloc.append, 2, 4 * 13),
+        }
+        call = calls.get(fails, partial(s.alloc.open, 3, tokens(13)))
+        said = s.refused(Exception, "eviction", f"a policy that raises in {fails}()", call)
+        must("failing" in said, "eviction", "the policy 'failing' to be named", said)
+        if fails == "add":
+            s.close(1)
+        s.open(3, tokens(13))
+        s.close(3)
+        s.append({2: tokens(4 * 13, 200)})
+        s.drain()
 
 
 @case("eviction/policy-obeyed", rule="eviction")
@@ -113,4 +172,4 @@ def policy_obeyed(pool: Pool) -> None:
     s.drain()
 
 
-CASES = (policy_told, policy_obeyed)
+CASES = (policy_told, policy_raises, policy_obeyed)

@@ -47,6 +47,28 @@ def window_release(pool: Pool) -> None:
         s.drain()
 
 
+@case("window/uncommitted", rule="window-release", faults=("AH-28",))
+def window_uncommitted(pool: Pool) -> None:
+    """What was written is released before it is committed: the commit counts it, the blocks that
+    are still there are found behind no gap, and those of another sequence make the gap good."""
+    s = pool(16)
+    need(s, "window")
+    s.open(1, tokens(14))
+    s.append({1: tokens(14)})
+    s.commit(1, 2)
+    s.release_before(1, 9)
+    s.commit(1, 4)  # up to 6: inside a released block
+    s.commit(1)
+    if s.cached:
+        expect_hit(s, 2, tokens(14), 0)
+        s.prefill(2, tokens(9))
+        if s.caps.hit_granularity == s.block_size:
+            expect_hit(s, 3, tokens(14), 12)
+    s.append({1: tokens(5, 14)})
+    s.commit(1)
+    s.drain()
+
+
 @case("window/shared", rule="window-release", faults=("AH-27", "AH-28"))
 def window_shared(pool: Pool) -> None:
     """What one sequence releases stays with the others that hold it."""
@@ -88,6 +110,11 @@ def resize(pool: Pool) -> None:
     must(s.total == 2, "resize", "2 blocks once none is live", s.total)
     s.resize(9)
     s.prefill(4, tokens(36, 300))
+    s.close(4)
+    for size in (9, 20):
+        s.resize(size)
+        if s.cached:
+            expect_hit(s, 4, tokens(37, 300), 36)  # a pool that does not shrink forgets nothing
     for bad in (0, -1):
         s.refused(ValueError, "resize", f"resize({bad})", s.alloc.resize, bad)
     s.drain()
@@ -162,14 +189,47 @@ def events_replay(pool: Pool) -> None:
     first, second = log
     must(first.parent == b"" and second.parent == first.key, "events", "parents in a chain", log)
     must((first.block, second.block) == tuple(a.table(1))[:2], "events", "the table's blocks", log)
+    a.append(1, 3)
+    a.commit(1, tokens(3, 9))
+    must(step() == [EventKind.STORED], "events", "the third block stored", log)
+    third = log[-1]
+    must(third.parent == second.key, "events", "the second block to be its parent", log)
     a.close(1)
     a.open(2, tokens(9))
     a.close(2)
-    must(step() == [], "events", "no event for a hit or a close", log[2:])
+    must(step() == [], "events", "no event for a hit or a close", log[3:])
     a.evict(1)
-    must(step() == [EventKind.REMOVED] and log[-1].key == second.key, "events", "one removed", log)
+    must(step() == [EventKind.REMOVED] and log[-1].key == third.key, "events", "one removed", log)
     a.reset()
     must(step() == [EventKind.CLEARED], "events", "one CLEARED", log)
+
+
+@case("events/undrained", rule="events", faults=("AH-17",))
+def events_undrained(pool: Pool) -> None:
+    """A log that nobody drains for long leads to the right index too, whatever was known before."""
+    s = pool(64)
+    need_events(s)
+    a = s.alloc
+    for seq in range(3):
+        s.prefill(seq, tokens(13, 1000 * seq))
+    for seq in range(3):
+        s.close(seq)
+    for start in range(10**4, 10**4 + 120_000, 100):
+        a.open(9, tokens(13, start))
+        a.append(9, 13)
+        a.commit(9, tokens(13, start))
+        a.close(9)
+    s.replay.follow(a.drain_events(), "3600 blocks stored and removed", contents=False)
+    stats = a.stats()
+    must(
+        len(s.replay.index) == stats.reclaimable,
+        "events",
+        f"{stats.reclaimable} stored blocks, as many as are reclaimable",
+        len(s.replay.index),
+    )
+    a.evict(64)
+    s.replay.follow(a.drain_events(), "evict(64)", contents=False)
+    must(not s.replay.index, "events", "every stored block to be removed", s.replay.index)
 
 
 @case("events/stable-keys", rule="prefix-identity", faults=("AH-35",))
@@ -189,11 +249,13 @@ def stable_keys(pool: Pool) -> None:
 
 CASES = (
     window_release,
+    window_uncommitted,
     window_shared,
     resize,
     resize_pinned,
     reset,
     reset_pinned,
     events_replay,
+    events_undrained,
     stable_keys,
 )

@@ -193,6 +193,16 @@ def long(pool: Pool) -> None:
     s.drain()
 
 
+@case("prefix/long-commit", rule="commit-before-share", faults=("AH-20",))
+def long_commit(pool: Pool) -> None:
+    """More than 2**16 tokens are appended and committed in one call, and found."""
+    s = pool(40, 4096)
+    need_prefix(s)
+    s.prefill(1, tokens(70_000))
+    expect_hit(s, 2, tokens(69_633), 69_632)
+    s.drain()
+
+
 @case("prefix/after-preemption", rule="commit-before-share", faults=("AH-36",))
 def after_preemption(pool: Pool) -> None:
     """A request is closed in mid-text and comes back with its prompt and what it had generated:
@@ -279,6 +289,7 @@ CASES = (
     namespace_bytes,
     wide_tokens,
     long,
+    long_commit,
     after_preemption,
     two_copies,
     stale_entry,

@@ -23,19 +23,21 @@ class Replay:
         self._contents = contents
         self._whole_blocks, self._unique_keys = whole_blocks, unique_keys
         self._stored: dict[int, list[int | None]] = {}  # block -> its content when it was stored
+        self._ends: dict[bytes, int | None] = {}  # key -> content of its last token
         self._meaning: dict[bytes, list[int | None]] = {}  # key -> content
 
-    def follow(self, events: Iterable[Event], after: str) -> None:
-        """Apply `events`, then compare every stored block with what it held when stored."""
+    def follow(self, events: Iterable[Event], after: str, *, contents: bool = True) -> None:
+        """Apply `events`, then compare every stored block with what it held when stored; `contents`
+        says whether what was written is known."""
         for event in events:
             if event.kind is EventKind.CLEARED:
                 self.index.clear()
                 self._stored.clear()
             elif event.kind is EventKind.STORED:
-                self._store(event.block, event.key, after)
+                self._store(event, after, contents)
             else:
                 self._remove(event, after)
-        for block, content in self._stored.items():
+        for block, content in self._stored.items() if contents else ():
             must(
                 content == self._contents.block(block),
                 "events",
@@ -43,7 +45,8 @@ class Replay:
                 f"block {block} was overwritten, after {after}",
             )
 
-    def _store(self, block: int, key: bytes, after: str) -> None:
+    def _store(self, event: Event, after: str, contents: bool) -> None:
+        block, key = event.block, event.key
         must(
             block not in self.index,
             "events",
@@ -51,7 +54,7 @@ class Replay:
             f"block {block} was stored under a second one, after {after}",
         )
         self.index[block] = key
-        if not self._whole_blocks:
+        if not (self._whole_blocks and contents):
             return
         content = self._contents.block(block)
         must(
@@ -67,6 +70,16 @@ class Replay:
                 "prefix-identity",
                 "one content for each key",
                 f"key {key.hex()} now names another content, after {after}",
+            )
+            before = self._contents.before(content[0]) if content[0] is not None else 0
+            self._ends[key] = content[-1]
+            # A parent that was never stored itself gets its meaning from its first child.
+            known = self._ends.setdefault(event.parent, before) if event.parent else 0
+            must(
+                known == before and bool(event.parent) == bool(before),
+                "events",
+                "the parent to be the key of the block before, b'' at the start",
+                f"{event}, after {after}",
             )
 
     def _remove(self, event: Event, after: str) -> None:

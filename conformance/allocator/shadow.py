@@ -21,6 +21,7 @@ from pagedattn.allocator import (
 )
 from pagedattn.conformance.allocator.audit import (
     audit,
+    audit_evicted,
     audit_grant,
     audit_hit,
     audit_out_of_blocks,
@@ -130,7 +131,7 @@ class Shadow:
     def append(self, wants: Mapping[int, Sequence[int]]) -> dict[int, Grant]:
         """append_many() of these tokens, predicted by can_append(). OutOfBlocks passes through."""
         counts = {seq: len(tokens) for seq, tokens in wants.items()}
-        before, available = self._snapshot(), self.available()
+        before, available, stats = self._snapshot(), self.available(), self.stats()
         promise = self.alloc.can_append(counts)
         self._unchanged(before, "can-append", "can_append()")
         try:
@@ -146,6 +147,8 @@ class Shadow:
         for seq, n in counts.items():
             first, table = len(self.sequences[seq].tokens), tuple(self.alloc.table(seq))
             audit_grant(self, first, n, grants[seq], before.tables[seq], table)
+        if self.paged:
+            audit_evicted(stats, self.stats(), sum(len(grant.blocks) for grant in grants.values()))
         self._write(wants, grants)
         audit(self, f"append of {counts}")
         return grants

@@ -18,8 +18,9 @@ _FAULTS = ("AH-08", "AH-09", "AH-11", "AH-12", "AH-16", "AH-18", "AH-20", "AH-25
 class Walker:
     """One walk over a small pool and a small alphabet, so that prefixes meet and blocks run out."""
 
-    def __init__(self, shadow: Shadow, seed: int) -> None:
-        self.s, self.rng = shadow, random.Random(seed)
+    def __init__(self, shadow: Shadow, seed: int, sizes: range = range(4, 21)) -> None:
+        """sizes  that the pool is given; it is emptied now and then where it may get small"""
+        self.s, self.rng, self.sizes = shadow, random.Random(seed), sizes
         self.prompts: dict[int, list[int]] = {}
         self.stems = [self.rng.choices((1, 2), k=5 * shadow.block_size) for _ in range(2)]
         self.pins = shadow.cached
@@ -58,8 +59,8 @@ class Walker:
         elif choice < 0.96:
             s.evict(rng.randint(0, 3))
         elif choice < 0.97 and s.caps.resize:
-            s.resize(rng.randint(4, 20))
-        elif choice < 0.98:
+            s.resize(rng.choice(self.sizes))
+        elif choice < 0.98 and self.sizes.start < 10:
             s.drain()
             s.reset()
         else:

@@ -1,7 +1,8 @@
 """Planted bugs: allocators that are wrong in one small, plausible way each.
 
 They test the suite. tests/test_allocator_mutants.py names the case that kills each of them. More of
-them are in allocator_costs.py, allocator_identity.py and allocator_lapses.py.
+them are in allocator_aftermath.py, allocator_costs.py, allocator_identity.py, allocator_lapses.py
+and allocator_scale.py.
 """
 
 from __future__ import annotations
@@ -24,9 +25,11 @@ from pagedattn.backends.allocators.paged import PagedAllocator
 from pagedattn.backends.allocators.pool import BlockPool
 from pagedattn.backends.allocators.prefix import Node, PrefixIndex, pack
 from pagedattn.conformance.mutants import (
-    allocator_costs as _costs,  # noqa: F401 - they enter themselves into PLANTED
+    allocator_aftermath as _aftermath,  # noqa: F401 - they enter themselves into PLANTED
+    allocator_costs as _costs,  # noqa: F401
     allocator_identity as _identity,  # noqa: F401
     allocator_lapses as _lapses,  # noqa: F401
+    allocator_scale as _scale,  # noqa: F401
 )
 from pagedattn.conformance.mutants.allocator_garden import PLANTED, AllocatorMutant, Blind, plant
 from pagedattn.errors import OutOfBlocks
@@ -349,7 +352,7 @@ class _PinForgotten(Blind):
         def pin(self, block: int) -> None:
             return None
 
-        def unpin(self, block: int) -> None:
+        def unpin(self, blocks: Sequence[int]) -> None:
             return None
 
 

@@ -168,17 +168,15 @@ class _PinFlag(Blind):
             if not self.pins[block]:
                 super().pin(block)
 
-        def unpin(self, block: int) -> None:
-            if self.pins[block]:
-                super().unpin(block)
+        def unpin(self, blocks: Sequence[int]) -> None:
+            super().unpin([block for block in blocks if self.pins[block]])
 
 
 @plant("pin-ends-at-close", "a pinned block is given away while it is copied out", "AH-33")
 class _PinEnds(Blind):
     def close(self, seq: int) -> None:
         super().close(seq)
-        for block in reversed(self._pins.get(seq, [])):
-            self._pool.unpin(block)
+        self._pool.unpin(self._pins.get(seq, [])[::-1])
         if seq in self._pins:
             self._pins[seq] = []
 

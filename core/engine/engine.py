@@ -50,6 +50,8 @@ class Engine:
     block_size        tokens per block, default 16
     max_batch_tokens  rows of one step; longer prompts are computed in chunks
     max_requests      requests of one step
+    watermark         fraction of the pool, 0 <= watermark < 1, that must be left when a request joins
+                      running ones, so that these can grow; ignored where the allocator reserves
     dtype, device     of a model that is loaded by a plugin; default float32 on the CPU
 
     Raises Unsupported when the backend declines a layer of the model, UnknownName, NotReady,
@@ -65,6 +67,7 @@ class Engine:
         block_size: int | None = None,
         max_batch_tokens: int = 512,
         max_requests: int = 64,
+        watermark: float = 0.0,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
@@ -72,6 +75,8 @@ class Engine:
         for name, value in (("max_batch_tokens", max_batch_tokens), ("max_requests", max_requests)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}={value!r} must be an int of at least 1")
+        if not 0 <= watermark < 1:  # nor NaN
+            raise ValueError(f"watermark is {watermark}; at least 0 and below 1 is required")
         chosen = find_backend(backend) if isinstance(backend, str) else backend
         if not isinstance(chosen, AttentionBackend):
             raise TypeError(f"backend={backend!r} is neither a name nor an AttentionBackend")
@@ -105,7 +110,10 @@ class Engine:
             self._close_model()
             raise
         self.scheduler = Scheduler(
-            self.allocator, max_batch_tokens=max_batch_tokens, max_requests=max_requests
+            self.allocator,
+            max_batch_tokens=max_batch_tokens,
+            max_requests=max_requests,
+            watermark=watermark,
         )
         _ENGINES[self.allocator] = weakref.ref(self)
 

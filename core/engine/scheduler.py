@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pagedattn.allocator import BlockAllocator, CopyOp
+from pagedattn.allocator import Addressing, BlockAllocator, CopyOp
 from pagedattn.engine.output import FinishReason
 from pagedattn.engine.request import Request, RequestState
 from pagedattn.errors import EngineError, OutOfBlocks
@@ -46,10 +46,18 @@ class Scheduler:
     """Owns the requests and the allocator's sequences."""
 
     def __init__(
-        self, allocator: BlockAllocator, *, max_batch_tokens: int, max_requests: int
+        self,
+        allocator: BlockAllocator,
+        *,
+        max_batch_tokens: int,
+        max_requests: int,
+        watermark: float = 0.0,
     ) -> None:
         self.allocator = allocator
         self.max_batch_tokens, self.max_requests = max_batch_tokens, max_requests
+        # An allocator that reserves for a sequence's growth needs no further reserve.
+        paged = allocator.capabilities().addressing is Addressing.PAGED
+        self.reserve = int(watermark * allocator.num_blocks) if paged else 0
         self.waiting: deque[Request] = deque()  # by age, as running
         self.running: list[Request] = []
         self.preemptions = 0
@@ -146,7 +154,7 @@ class Scheduler:
             return False
         request.computed = hit.tokens
         needs = {r.id: self._demand(r) for r in (*self.running, request)}
-        if not self.allocator.can_append(needs):
+        if not self.allocator.can_append(needs) or not self._leaves_reserve(request, hit.blocks):
             self.allocator.close(request.id)
             request.computed = 0
             self._too_few = available
@@ -158,6 +166,16 @@ class Scheduler:
         if request.cached_tokens is None:
             request.cached_tokens = hit.tokens
         return True
+
+    def _leaves_reserve(self, request: Request, found: Sequence[int]) -> bool:
+        """Whether the watermark's blocks are left when all known tokens are stored. A request that
+        would run alone is never asked: the reserve cannot make a pool unusable."""
+        if not self.running or not self.reserve:
+            return True
+        held = [(r, len(r.table)) for r in self.running] + [(request, len(found))]
+        size, stats = self.allocator.block_size, self.allocator.stats()
+        new = sum(max(0, -(-len(r.tokens) // size) - blocks) for r, blocks in held)
+        return stats.free + stats.reclaimable >= new + self.reserve
 
     def _demand(self, request: Request) -> int:
         """Tokens that a request stores before it can be left alone: the known ones and a block."""
