@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
 
 import pytest
 
@@ -14,7 +16,7 @@ from pagedattn.backends.allocators.policies.lfu import LFU
 from pagedattn.backends.allocators.policies.return_rate import ReturnRate
 from pagedattn.backends.allocators.policies.s3fifo import S3FIFO
 
-__all__ = ["POLICIES", "Trace", "drain", "every_policy", "key", "release", "use"]
+__all__ = ["POLICIES", "Trace", "calls", "drain", "every_policy", "key", "release", "use", "void"]
 
 POLICIES: list[type[EvictionPolicy]] = [LRU, FIFO, LFU, S3FIFO, Cost, ReturnRate]
 Trace = list[list[int]]
@@ -43,3 +45,23 @@ def use(policy: EvictionPolicy, blocks: Sequence[int]) -> None:
 
 def drain(policy: EvictionPolicy) -> list[int]:
     return [policy.pop() for _ in range(len(policy))]
+
+
+def calls(function: Callable[[], None]) -> int:
+    """Calls of functions, Python's and built-in, that `function` makes."""
+    count = 0
+
+    def see(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(see)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def void(value: object) -> None:
+    """Discard."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pagedattn as pa
-from pagedattn.backends.cupy import driver, heuristics, loader
+from pagedattn.backends.cupy import driver, heuristics, loader, op, schedule
 from pagedattn.backends.cupy.backend import CupyBackend, CupyWgmmaBackend
 from pagedattn.backends.cupy.heuristics import WGMMA_DIMS, choose
 from pagedattn.backends.cupy.instances import COMMON, HEAD_DIMS, Option, options_of, spec_type
@@ -94,6 +94,29 @@ def test_the_options_are_those_of_the_header() -> None:
     assert found.pop("ANY").strip() == f"(1 << {len(Option)}) - 1"
     assert found == {o.name: f"1 << {o.value.bit_length() - 1}" for o in Option}
     assert all(set(Option) >= set(options) for options in COMMON)
+
+
+def test_numbers_that_python_and_kernels_share() -> None:
+    def number(file: str, name: str) -> int:
+        found = re.search(rf"constexpr int {name} = (\w+);", (KERNELS / file).read_text())
+        assert found is not None, (file, name)
+        return int(found[1], 0)
+
+    def members(file: str, name: str) -> dict[str, int]:
+        found = re.search(rf"enum {name} \{{(.*?)\}};", (KERNELS / file).read_text(), re.DOTALL)
+        assert found is not None, (file, name)
+        return {key: int(value) for key, value in re.findall(r"(\w+) = (\d+)", found[1])}
+
+    for file in ("decode.cu", "prefill.cu"):
+        assert number(file, "WARPS") == heuristics.WARPS
+    assert number("decode.cu", "STAGES") == heuristics.DECODE_STAGES
+    assert number("decode.cu", "TOKENS") == heuristics.DECODE_TOKENS
+    assert number("work.cuh", "ITEM_INTS") == schedule.ITEM_INTS
+    assert number("spec.cuh", "UNBOUNDED") == op.UNBOUNDED
+    assert members("spec.cuh", "MaskKind") == {m.name: op.MASKS[m] for m in pa.Mask}
+    names = {"INT8": torch.int8, "E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
+    names |= {name.upper(): getattr(torch, name) for name in ("float32", "float16", "bfloat16")}
+    assert {names[key]: value for key, value in members("types.cuh", "Dtype").items()} == op.DTYPES
 
 
 # -- the kernels, executed on the CPU -------------------------------------------------------------

@@ -83,12 +83,12 @@ def _pool(
         if block in pool.staged and state != "reclaimable":
             yield "free-list", f"block {block} is {state} but staged"
         if (block in pool.room) != (block in pool.staged):
-            where = "among the staged" if block in pool.staged else "in the free list"
+            where = "among the staged" if block in pool.staged else "in the room"
             yield "free-list", f"block {block} is {state} but {where}"
     # Nothing that is in use is free; with the number right as well, all the rest is.
     states["free"] = pool.total - states.total()
     if pool.free != states["free"]:
-        yield "free-list", f"{pool.free} blocks are in the free list, {states['free']} are free"
+        yield "free-list", f"{pool.free} blocks are counted as free, {states['free']} are free"
     counters = (("live", pool.live), ("reserved", pool.reserved), ("free", pool.free))
     for name, value in (*counters, ("reclaimable", pool.reclaimable)):
         if states[name] != value:

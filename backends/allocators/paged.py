@@ -5,7 +5,7 @@
 
 Two lazy choices shape it. fork() and truncate() only change tables: the copy (or the loss of a
 published key) comes when a sequence is about to write into a block that somebody else would miss.
-And eviction happens only when append needs a block and the free list has none.
+And eviction waits until append needs blocks; then a few more may leave the policy (pool.py).
 """
 
 from __future__ import annotations
@@ -330,7 +330,7 @@ class PagedAllocator(BlockAllocator):
         return needed + len(copying), copying
 
     def _grow(self, seq: int, n: int, *, copy: bool) -> Grant:
-        """Slots for n tokens; the free list has enough blocks."""
+        """Slots for n tokens; the pool has room for them."""
         state, size = self._state(seq), self.block_size
         n = operator.index(n)
         column, start, spare = len(state.table), state.length, state.spare
@@ -372,7 +372,7 @@ class PagedAllocator(BlockAllocator):
         return self._index.rewind(state.tip, state.tail, length)
 
     def _drop_columns(self, blocks: Sequence[int]) -> None:
-        # Deepest first: the policy keeps the heads of prefixes, and the free list stays ascending.
+        # Deepest first: the policy keeps the heads of prefixes.
         self._pool.drop(blocks[::-1])
 
 

@@ -30,8 +30,11 @@ def facts(spec: AttentionSpec, device: DeviceInfo, kernels: Kernels) -> dict[str
     if kernels.decode is not None:
         found["decode"] = _shown(kernels.decode, device)
     if kernels.tile is not None:
-        found["prefill" if kernels.decode else "decode and prefill"] = _shown(kernels.tile, device)
-        found["prefill_flops_per_kv_byte"] = round(flops * kernels.tile.rows / per_token, 1)
+        decodes, prefills = kernels.decode is None, spec.max_query_len != 1
+        name = " and ".join(["decode"] * decodes + ["prefill"] * prefills)
+        found[name] = _shown(kernels.tile, device)
+        if prefills:
+            found["prefill_flops_per_kv_byte"] = round(flops * kernels.tile.rows / per_token, 1)
     return found
 
 

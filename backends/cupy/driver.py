@@ -1,8 +1,8 @@
-"""The one seam between this backend and CuPy: compiling, loading and launching kernels.
+"""The one seam between this backend and a GPU: loading and launching kernels.
 
-Everything else here is plain Python on torch tensors. DRIVER may be replaced by any object with the
-same two methods; the kernels it loads are called as kernel(grid, block, args, shared_mem=, stream=)
-and have max_dynamic_shared_size_bytes to set.
+compiler.py calls NVRTC and arrays.py takes CuPy arrays; the rest is Python on torch tensors. DRIVER
+may be replaced by any object with the same two methods; the kernels it loads are called as
+kernel(grid, block, args, shared_mem=, stream=) and have max_dynamic_shared_size_bytes to set.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pagedattn.backends.cupy.instances import HEAD_DIMS, Option, spec_type
+from pagedattn.backends.cupy.instances import Option, spec_type
 from pagedattn.device import DeviceInfo
 from pagedattn.spec import AttentionSpec, KVQuant, Mask
 
@@ -23,12 +23,12 @@ DECODE_DIM = 256
 DECODE_STAGES, DECODE_TOKENS = 3, 2  # of decode.cu
 
 WGMMA_SM = (9, 0)
-WGMMA_DIMS = HEAD_DIMS
+WGMMA_DIMS = frozenset({64, 128, 256})
 """Head widths of prefill_wgmma.cu."""
 
 IN_DECODE = Option.SOFTCAP | Option.SLOPES | Option.TOKEN_SCALES | Option.SHARED_KV
 IN_TILES = Option.WINDOW | Option.BIDIRECTIONAL | Option.TREES | Option.SOFTCAP | Option.SLOPES
-"""What the loop of decode.cu looks at; that of the tiles (prefill.cu: and SHARED_KV)."""
+"""What the loops of decode.cu and of the tiles test; prefill.cu also tests SHARED_KV."""
 
 CTA_OVERHEAD = 1024
 """Bytes of a multiprocessor's shared memory that the driver takes for each block."""

@@ -135,8 +135,12 @@ def step_work(
     begins: list[tuple[int, int]] = []
     lines = 0
     for phase in parts:
-        tokens = batch.num_requests if phase.single else limits.max_tokens
-        most = most_tiles(batch.num_requests, tokens, spec.group_size, phase.rows) + phase.slots()
+        requests, group, rows = batch.num_requests, spec.group_size, phase.rows
+        if phase.single:
+            most = requests * -(-group // rows)
+        else:
+            most = most_tiles(requests, limits.max_tokens, group, rows)
+        most += phase.slots()
         begins.append((lines, lines + most))
         lines += most + phase.slots() // 2
     host = torch.empty(
@@ -146,7 +150,7 @@ def step_work(
     table[:, 0] = NOTHING
     counts: list[tuple[int, int]] = []
     for phase, (items, joins) in zip(parts, begins, strict=True):
-        mine = query_lens > 0 if phase.all else (query_lens == 1) == phase.single
+        mine = phase.all | ((query_lens == 1) == phase.single)
         which = np.flatnonzero(mine & (query_lens > 0))
         needed = (0, 0)
         if len(which):

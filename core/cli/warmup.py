@@ -66,10 +66,7 @@ def warmup(
         )
     except ValueError as error:
         fail(str(error))
-    if info.real:
-        facts = _opened(found, spec, limits, where)
-    else:
-        facts = _ahead(found, spec, limits, info)
+    facts = _opened(found, spec, limits, where) if info.real else _ahead(found, spec, limits, info)
     if as_json:
         emit_json(facts)
         return

@@ -50,7 +50,7 @@ class Engine:
     block_size        tokens per block, default 16
     max_batch_tokens  rows of one step; longer prompts are computed in chunks
     max_requests      requests of one step
-    watermark         fraction of the pool, 0 <= watermark < 1, that must be left when a request joins
+    watermark         fraction of the pool, 0 <= watermark < 1, that is left when a request joins
                       running ones, so that these can grow; ignored where the allocator reserves
     dtype, device     of a model that is loaded by a plugin; default float32 on the CPU
 

@@ -2,9 +2,9 @@
 //
 // A block of four warps takes a tile of 16 * MT packed rows (work.cuh) through the keys that at
 // least one of them sees, 32 * NS at a time. The warps share the keys of S = Q K^T, exchange the
-// rows' maxima, leave the weights P in shared memory and share the columns of O += P V: the
-// registers of O do not grow with the head, and one shape serves widths from 16 to 576. V is copied
-// while S is computed, the next K while O is.
+// rows' maxima, leave the weights P in shared memory and share the columns of O += P V. Heads wider
+// than 128, and than 256, take fewer rows (heuristics.py), so that O keeps its registers: widths go
+// from 1 to 576. V is copied while S is computed, the next K while O is.
 //
 // grid (items, Hkv), block (128), dynamic shared memory: heuristics.py says how much.
 #include "async_copy.cuh"
