@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Callable
-from types import FrameType
 
 import pytest
-from policy_tools import drain, every_policy, key, release, use
+from policy_tools import calls, drain, every_policy, key, release, use, void
 
 from pagedattn.allocator import EvictionPolicy
 from pagedattn.backends.allocators.paged import PagedAllocator
@@ -136,22 +134,6 @@ def test_serves_the_paged_allocator(make: Callable[[], EvictionPolicy]) -> None:
 # -- cost of an operation ------------------------------------------------------------------------
 
 
-def calls(function: Callable[[], None]) -> int:
-    """Calls of functions, Python's and built-in, that `function` makes."""
-    count = 0
-
-    def see(frame: FrameType, event: str, arg: object) -> None:
-        nonlocal count
-        count += event in ("call", "c_call")
-
-    sys.setprofile(see)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 @every_policy
 def test_work_does_not_grow_with_the_pool(make: Callable[[], EvictionPolicy]) -> None:
     """Counted in calls, the same churn in a pool of 16 times as many blocks."""
@@ -185,7 +167,3 @@ def test_one_operation_is_never_linear_in_the_pool(make: Callable[[], EvictionPo
     for block in range(0, 20_000, 8):
         use(policy, [block])
     assert max(calls(lambda: void(policy.pop())) for _ in range(200)) < 2000
-
-
-def void(value: object) -> None:
-    """Discard."""

@@ -133,9 +133,8 @@ def test_return_rate_keeps_what_returns_through_a_scan() -> None:
     assert not {1, 2} & set(drain(policy)[:8])
 
 
-@pytest.mark.parametrize(("pause", "kept"), [(10, True), (600, False)])
-def test_return_rate_judges_a_pause_by_the_content_s_own_measure(pause: int, kept: bool) -> None:
-    """Used every 11 releases: a pause of as much is nothing, one of 600 is the end."""
+def test_return_rate_keeps_a_rhythm_through_a_pause_of_a_beat() -> None:
+    """Used every 11 releases, and away for 10 by now."""
     policy = led()
     release(policy, [1])
     fresh = iter(range(10, 1000))
@@ -143,10 +142,48 @@ def test_return_rate_judges_a_pause_by_the_content_s_own_measure(pause: int, kep
         for _ in range(10):
             release(policy, [next(fresh)])
         use(policy, [1])
-    for _ in range(pause):
+    for _ in range(10):
         release(policy, [next(fresh)])
-    place = drain(policy).index(1)
-    assert place == 200 + pause if kept else place < 300
+    assert drain(policy).index(1) == 210
+
+
+@pytest.mark.parametrize(("pause", "stays"), [(1, "quick"), (80, "slow")])
+def test_return_rate_judges_a_pause_by_the_content_s_own_measure(pause: int, stays: str) -> None:
+    """Of much content half is used every 20 times, half every 160, each 6 times. After a pause of
+    80 the quick one of a pair, used more often so far, is late, and the slow one is not due."""
+    policy, fresh = led(), iter(range(10, 100_000))
+    due: dict[int, list[tuple[int, int, int]]] = {}
+
+    def start(time: int, gap: int) -> None:
+        block = next(fresh)
+        release(policy, [block])
+        due.setdefault(time + gap, []).append((block, gap, 6))
+
+    def turn(time: int) -> None:
+        for block, gap, left in due.pop(time, []):
+            use(policy, [block])
+            if left > 1:
+                due.setdefault(time + gap, []).append((block, gap, left - 1))
+            else:
+                start(time, gap)
+        release(policy, [next(fresh)])
+
+    for n in range(10):
+        start(2 * n, 20)
+        start(2 * n + 1, 160)
+    for time in range(20, 1500):
+        turn(time)
+    release(policy, [1])
+    release(policy, [2])
+    for time in range(1500, 2141):
+        turn(time)
+        for block, gap in ((2, 160), (1, 20)):
+            if time % gap == 2140 % gap:
+                use(policy, [block])
+    for time in range(2141, 2141 + pause):
+        turn(time)
+    order = drain(policy)
+    assert (order.index(1) > order.index(2)) == (stays == "quick")
 
 
 def test_return_rate_knows_content_that_comes_back_after_eviction() -> None:

@@ -5,6 +5,7 @@ scored.py  policies that rank a block once, when it is released: fifo.py, lfu.py
 memory.py  bounded memory of keys, also of evicted ones
 s3fifo.py  three queues
 return_rate.py  our best: expected returns per unit of time
-    returns.py  how likely and how soon content returns, learned     history.py  uses by key
+    history.py  uses by key     runs.py  blocks released together, observed until they return
+    hazards.py  how likely a return is at each age, learned     gittins.py  what that is worth
     referee.py  whether to follow it or LRU
 """

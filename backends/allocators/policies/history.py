@@ -1,29 +1,39 @@
-"""When and how often each key was used, of evicted blocks too."""
+"""When and how often each key was used, of evicted blocks too, and what runs that makes."""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 
+from pagedattn.backends.allocators.policies.hazards import Hazards, Traits
 from pagedattn.backends.allocators.policies.memory import KeyMemory
-from pagedattn.backends.allocators.policies.returns import Cell, Returns
+from pagedattn.backends.allocators.policies.runs import Run, Runs
 
 __all__ = ["History", "Record", "Release"]
+
+_COUNTS = 24  # grades of a count
+_FRESH = 9  # grades of a number of new blocks
+# Places of traits.
+_KIND, _TURN, _GAP, _NEW, _USES = range(5)
+# Kinds of run. The last block of a chain is a run of its own: it often holds an answer's end, or
+# a question, that nobody shares.
+_LAST_OF_NEW, _OLD, _LAST_OLD, _ONLY_NEW, _NEW_RUN, _SINGLE = range(6)
 
 
 class Record:
     """Uses of one key. Times are counts of releases.
 
-    count   uses so far               logs   sum of log2 of the gaps between them
-    last    time of the last one      found  a lookup found the key since it was last released
-    cell, odds, scale  how its last release was judged (returns.py); no cell once it was used since
+    count   uses so far                found   a lookup found the key since it was last released
+    last    time of the last one       run     what it was last released in
+    gap     between that and the one before; 0 for the first
+    turn    in its last release, which turn of a conversation that was; length: of its chain
     """
 
-    __slots__ = ("cell", "count", "found", "last", "logs", "odds", "scale")
+    __slots__ = ("count", "found", "gap", "last", "length", "run", "turn")
 
     def __init__(self, now: int) -> None:
-        self.count, self.last, self.logs, self.found = 1, now, 0.0, False
-        self.cell: Cell | None = None
-        self.odds = self.scale = 0
+        self.count, self.last, self.gap, self.found = 1, now, 0, False
+        self.turn = self.length = 0
+        self.run: Run | None = None
 
 
 class Release:
@@ -41,12 +51,13 @@ class History:
     """Uses by key, for 8 times as many keys as the pool has blocks and at least 65,536.
 
     now      the time: releases that have ended
-    returns  what is learned from all of them
+    hazards  what is learned from all of them
     """
 
     def __init__(self) -> None:
         self.now = 0
-        self.returns = Returns()
+        self.hazards = Hazards(lower_grade)
+        self._runs = Runs(self.hazards, self._awaited)
         self._memory: KeyMemory[Record] = KeyMemory(times=8, floor=65_536)
         self._release: Release | None = None
 
@@ -70,59 +81,117 @@ class History:
 
     def end(self, blocks: int) -> Release | None:
         """The release has ended, if there is one; `blocks` are held now. What it tells is learned,
-        and the records of its keys are up to date. O(1) a block."""
+        and the records of its keys are up to date. O(1) a block, amortised."""
         release, self._release = self._release, None
         if release is None:
             return None
         self.now += 1
-        records, fresh = list[Record](), 0
-        for key in release.keys:
+        keys = list(reversed(release.keys))
+        chain, known, new = list[Record](), 0, False
+        for key in keys:
             record = self._memory.get(key)
-            if record is None:
+            new = new or record is None
+            if record is None or new:
                 record = Record(self.now)
-                fresh += 1
-            elif record.found:
-                record.found, record.last = False, self.now
-                release.found += 1
-            else:  # computed anew, which is a use as well
-                self._again(record, self.now)
+            else:
+                known += 1
+                if record.found:
+                    record.found, record.last = False, self.now
+                    release.found += 1
+                else:  # computed anew, which is a use as well
+                    self._again(record, self.now)
+            chain.append(record)
+        for key, record in zip(reversed(keys), reversed(chain), strict=True):
             self._memory.note(key, record, blocks=blocks)
-            records.append(record)
-        self.returns.released(len(records))
-        self._judge(records, fresh)
+        self._runs.learn(self.now)
+        self.hazards.tick()
+        self._judge(keys, chain, known, release.depth)
+        self._runs.age(self.now + 1)
         return release
 
-    def record(self, key: bytes) -> Record:
-        """What is known of `key`; a first use now where nothing is."""
-        return self._memory.get(key) or Record(self.now)
+    def run(self, key: bytes) -> Run | None:
+        """The run that `key` was last released in, if it is remembered."""
+        record = self._memory.get(key)
+        return record.run if record else None
 
     def _again(self, record: Record, now: int) -> None:
-        log = math.log2(max(1, now - record.last))
-        if record.cell is not None:
-            self.returns.returned(
-                record.cell, record.scale, log, uses=record.count, logs=record.logs
-            )
-            record.cell = None
-        record.logs += log
+        if not record.found:
+            if record.run is not None:
+                self._runs.used(record.run)
+            record.gap = now - record.last
         record.count += 1
         record.last = now
 
-    def _judge(self, records: list[Record], fresh: int) -> None:
-        """Cell and grades of each. Neighbours with equal uses are judged as one."""
-        start = 0
-        while start < len(records):
-            first, stop = records[start], start + 1
-            ends = start == 0 and first.count == 1
-            while (
-                not ends
-                and stop < len(records)
-                and records[stop].count == first.count
-                and records[stop].logs == first.logs
-            ):
-                stop += 1
-            cell = self.returns.cell(first.count, ends=ends, fresh=fresh)
-            cell.count(stop - start, 0)
-            odds, scale = self.returns.grades(cell, first.count, first.logs)
-            for record in records[start:stop]:
-                record.cell, record.odds, record.scale = cell, odds, scale
-            start = stop
+    def _awaited(self, run: Run) -> bool:
+        return self.run(run.key) is run
+
+    def _judge(self, keys: list[bytes], chain: list[Record], known: int, depth: int) -> None:
+        """Runs of a chain whose first block is at `depth`; `known` leading ones are old."""
+        fresh, length = len(chain) - known, depth + len(chain)
+        turn, gap = 1, 0
+        if known:
+            # A chain that goes on where another ended, or nearly, is the next turn of it.
+            end = chain[known - 1]
+            lost = end.length - depth - known
+            turn = end.turn + 1 if lost <= max(1, end.length // 4) else 1
+            gap = end.gap.bit_length()
+        worth = 0.0
+        for start, stop in reversed(list(_alike(chain, known))):
+            first = chain[start]
+            kind = _kind(start, stop, len(chain), known)
+            traits = _traits(kind, turn=turn, gap=gap, fresh=fresh, uses=first.count)
+            run = self._runs.start(keys[stop - 1], traits, self.now, stop - start, at_least=worth)
+            worth = run.worth
+            for record in chain[start:stop]:
+                record.run, record.turn, record.length = run, turn, length
+
+
+def lower_grade(place: int, grade: int) -> int:
+    """The grade of a trait that one leans on while little is known of it, or -1: one turn less,
+    one use less."""
+    if place == _TURN and grade > 1:
+        return grade - 1
+    if place == _USES and grade >= 6:
+        return grade - 3
+    return -1
+
+
+def _alike(chain: list[Record], known: int) -> Iterator[tuple[int, int]]:
+    """Bounds of runs: neighbours with equal uses, all that is new; the last block alone."""
+    start, end = 0, len(chain) - 1
+    while start <= end:
+        stop, first = start + 1, chain[start]
+        if start >= known:
+            stop = max(end, stop)
+        while start < known and stop < min(known, end):
+            other = chain[stop]
+            if (other.count, other.gap.bit_length()) != (first.count, first.gap.bit_length()):
+                break
+            stop += 1
+        yield start, stop
+        start = stop
+
+
+def _kind(start: int, stop: int, blocks: int, known: int) -> int:
+    old = start < known
+    if stop < blocks or stop - start > 1:
+        return _OLD if old else _NEW_RUN
+    if old:
+        return _LAST_OLD
+    if blocks == 1:
+        return _SINGLE
+    return _ONLY_NEW if known == blocks - 1 else _LAST_OF_NEW
+
+
+def _traits(kind: int, *, turn: int, gap: int, fresh: int, uses: int) -> Traits:
+    end = {_LAST_OF_NEW: 0, _ONLY_NEW: 0, _OLD: 1}.get(kind, 2)
+    new = min(fresh.bit_length(), _FRESH)
+    return (kind, _grade(turn), gap, 2 * new + (turn == 1), 3 * _grade(uses) + end)
+
+
+def _grade(count: int) -> int:
+    """Each number up to 3, 4 to 6, then two grades an octave: 7 and 8, 9 to 12, 13 to 16."""
+    if count <= 4:
+        return count
+    octave = (count - 1).bit_length() - 1
+    return min(2 * octave + ((count - 1) >> (octave - 1) & 1), _COUNTS)

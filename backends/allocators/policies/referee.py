@@ -10,7 +10,9 @@ from pagedattn.backends.allocators.policies.history import Release
 
 __all__ = ["Referee"]
 
-_PROOF = 3  # standard deviations
+_PROOF = 1.5  # standard deviations
+_FEW = 128  # hits that are within chance whatever was seen so far
+_MEMORY = 65_536  # released blocks over which a lead fades to 1 / e, and 8 pools more
 
 
 class Referee:
@@ -18,12 +20,13 @@ class Referee:
 
     model_leads  evict as the model would; False at first
 
-    Both are replayed, keys only, with the blocks of each release. The model is followed once what
-    it finds beyond LRU, counted since it last was behind, is more than chance: 3 times the root
-    of the summed squares of the differences. From then on the hits of the real pool count. It is
-    left when half of what was won is lost again, or a 32nd of the pool if that is more, and in
-    any case a whole pool. Left with a loss, it must win one root more next time; with a gain, one
-    less.
+    Both are replayed, keys only, with the blocks of each release. The model is followed once its
+    lead over LRU on paper, which fades with time, is beyond chance: more than 1.5 times the root
+    of the summed squares of the differences and of 128. It is left when it lags by one such root.
+    From then on the hits of the real pool count as well: it is also left when half of what was won
+    is lost again, or an 8th of the pool if that is more, and in any case a whole pool. Left so
+    with a net loss it must lead by one root more next time, with a gain by one less; with any loss
+    it starts from nothing. To have followed it where LRU is better costs about that 8th of a pool.
 
     O(1) a released block, plus one pop() of the model.
     """
@@ -32,10 +35,9 @@ class Referee:
         self.model_leads = False
         self._model, self._lru = _Paper(model), _Recent()
         self._room = 0.0
-        self._won = 0  # hits of the model beyond LRU's since it was last behind, or is followed
-        self._peak = 0  # highest of that since it is followed
-        self._squares = 0  # of the gains that make up `_won`
-        self._proof = _PROOF  # standard deviations that it must win to be followed
+        self._lead = self._squares = 0.0  # of the model on paper over LRU, fading
+        self._proof = _PROOF  # roots that it must lead by to be followed
+        self._won = self._best = 0  # hits of the real pool beyond LRU's since the model is followed
 
     def judge(self, release: Release, *, blocks: int) -> None:
         """Serve a release that has ended to both; `blocks` are held in the real pool now."""
@@ -45,20 +47,25 @@ class Referee:
         if len(run) > room:
             return
         model, lru = self._model.serve(run, release.depth, room), self._lru.serve(run, room)
-        gain = (release.found if self.model_leads else model) - lru
-        self._won += gain
+        fade = math.exp(-len(run) / (_MEMORY + 8 * room))
+        self._lead = fade * self._lead + model - lru
+        self._squares = fade * self._squares + (model - lru) ** 2
+        chance = math.sqrt(self._squares + _FEW**2)
         if not self.model_leads:
-            if self._won <= 0:
-                self._won = self._squares = 0
-                return
-            self._squares += gain * gain
-            if self._won > self._proof * math.sqrt(self._squares):
-                self.model_leads, self._won, self._peak = True, 0, 0
+            if self._lead > self._proof * chance:
+                self.model_leads, self._won, self._best = True, 0, 0
             return
-        self._peak = max(self._peak, self._won)
-        if self._peak - self._won > min(max(room / 32, self._peak / 2), room):
-            self._proof = max(_PROOF, self._proof + (1 if self._won < 0 else -1))
-            self.model_leads, self._won, self._squares = False, 0, 0
+        self._won += release.found - lru
+        self._best = max(self._best, self._won)
+        lost = self._best - self._won > min(max(room / 8, self._best / 2), room)
+        if not lost and self._lead >= -chance:
+            return
+        self.model_leads = False
+        if self._won >= 0:
+            self._proof = max(_PROOF, self._proof - 1)
+        else:
+            self._proof += lost
+            self._lead = min(self._lead, 0.0)
 
 
 class _Recent:

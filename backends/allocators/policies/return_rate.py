@@ -8,6 +8,7 @@ from collections import OrderedDict
 from pagedattn.backends.allocators.policies.chain import ChainPolicy, Order
 from pagedattn.backends.allocators.policies.history import History
 from pagedattn.backends.allocators.policies.referee import Referee
+from pagedattn.backends.allocators.policies.runs import Run
 
 __all__ = ["ReturnRate"]
 
@@ -16,15 +17,15 @@ class ReturnRate(ChainPolicy):
     """Keeps the blocks with the most expected returns per unit of time, while that finds more
     than LRU.
 
-    Time is counted in releases and nothing is tuned to a workload: how likely content returns,
-    how long it takes and how that varies is learned from the requests (returns.py). What is known
-    of a key outlives its eviction (history.py), so that a conversation that lost its blocks is
-    known when it returns. Where use is a matter of recency alone LRU is better; which of the two
-    to follow is found by replaying both on paper (referee.py).
+    Time is counted in releases. How the hazard of a return depends on age and on what a block is
+    like is learned from the requests (hazards.py), by runs of blocks that were released together
+    (runs.py); a run is worth its Gittins index at its age (gittins.py). What is known of a key
+    outlives its eviction (history.py), so that a conversation that lost its blocks is known when
+    it returns. Where use is a matter of recency alone LRU is better; which of the two to follow is
+    found by replaying both on paper (referee.py).
 
-    add, remove and hit are O(1), amortised over a release. pop compares the ends of classes of
-    blocks with equal grades of chance and scale; there are at most a few hundred however many
-    blocks, and they are ranked anew once per so many evictions that it costs O(1) each, amortised.
+    A call is O(log n), amortised over a release: a run enters the heap once for each bin of age, at
+    most 28 times. No call does the work of many releases.
     """
 
     name = "return-rate"
@@ -76,91 +77,67 @@ class _Model(ChainPolicy):
         return _ByWorth(self._history)
 
 
-# Blocks of equal grades: block -> time of its last use, oldest first.
-_Members = OrderedDict[int, int]
-
-
 class _ByWorth(Order):
-    """Lowest worth first, by classes of equal odds and scale."""
+    """Lowest worth first: a heap of runs with blocks here, by (worth, release, serial). Entries of
+    runs whose worth has changed, or that have gone, are stale; `_entry` has the others."""
 
     def __init__(self, history: History) -> None:
         self._history = history
-        # Oldest first. None: not in a class yet, because its release has not ended.
-        self._members_of: OrderedDict[int, _Members | None] = OrderedDict()
+        # Oldest first. None: not in a run yet, because its release has not ended.
+        self._run_of: OrderedDict[int, Run | None] = OrderedDict()
         self._new: dict[int, bytes] = {}
         self._time = 0  # at which these came
-        self._classes: dict[tuple[int, int], _Members] = {}
-        # A heap of (worth of a class when last looked at, name), one of each class. A worth that
-        # has risen since is seen when it comes up; one that has fallen when all are ranked anew.
-        self._ranking: list[tuple[float, tuple[int, int]]] = []
-        self._due = 0  # evictions until then
+        self._blocks: dict[Run, dict[int, None]] = {}
+        self._heap: list[tuple[float, int, int, Run]] = []
+        self._entry: dict[Run, tuple[float, int, int, Run]] = {}
+        self._serial = 0
 
     def add(self, block: int, key: bytes, depth: int, head: int) -> None:
         if self._time != self._history.now:
-            self._classify()
+            self._join_runs()
             self._time = self._history.now
-        self._members_of[block] = None
+        self._run_of[block] = None
         self._new[block] = key
 
     def remove(self, block: int, *, evicted: bool) -> None:
-        members = self._members_of.pop(block)
-        if members is None:
+        run = self._run_of.pop(block)
+        if run is None:
             del self._new[block]
-        else:
-            del members[block]
+            return
+        blocks = self._blocks[run]
+        del blocks[block]
+        if not blocks:
+            del self._blocks[run], self._entry[run]
+            run.holders.remove(self)
 
     def peek(self) -> int:
-        self._classify()
-        if self._due <= 0:
-            self._rank_all()
-        self._due -= 1
-        while True:
-            known, name = self._ranking[0]
-            members = self._classes[name]
-            if not members:
-                heapq.heappop(self._ranking)
-                del self._classes[name]
-                continue
-            worth, block = self._least(name, members)
-            if worth <= known:
-                return block
-            heapq.heapreplace(self._ranking, (worth, name))
+        self._join_runs()
+        while self._entry.get(self._heap[0][3]) is not self._heap[0]:
+            heapq.heappop(self._heap)
+        return next(iter(self._blocks[self._heap[0][3]]))
 
-    def _classify(self) -> None:
+    def moved(self, run: Run) -> None:
+        """The worth of a run with blocks here has changed."""
+        self._serial += 1
+        entry = self._entry[run] = (run.worth, run.born, self._serial, run)
+        heapq.heappush(self._heap, entry)
+        if len(self._heap) > 2 * len(self._entry) + 16:
+            self._heap = sorted(self._entry.values())
+
+    def _join_runs(self) -> None:
         """Every block that is new belongs to a release that has ended by now."""
         for block, key in self._new.items():
-            record = self._history.record(key)
-            name = record.odds, record.scale
-            members = self._classes.get(name)
-            if members is None:
-                members = self._classes[name] = OrderedDict()
-                members[block] = record.last
-                heapq.heappush(self._ranking, (self._least(name, members)[0], name))
-            else:
-                members[block] = record.last
-            self._members_of[block] = members
+            run = self._history.run(key)
+            if run is None:  # so long ago that its key is forgotten
+                run = Run(key, (), self._history.now, 1, 0.0)
+            self._run_of[block] = run
+            blocks = self._blocks.get(run)
+            if blocks is None:
+                blocks = self._blocks[run] = {}
+                run.holders.append(self)
+                self.moved(run)
+            blocks[block] = None
         self._new.clear()
-
-    def _rank_all(self) -> None:
-        self._classes = {name: members for name, members in self._classes.items() if members}
-        self._ranking = [
-            (self._least(name, members)[0], name) for name, members in self._classes.items()
-        ]
-        heapq.heapify(self._ranking)
-        # Not later than a part of the pool has gone, else as many evictions as there are classes.
-        self._due = max(1, min(len(self._classes), len(self._members_of) // 16))
-
-    def _least(self, name: tuple[int, int], members: _Members) -> tuple[float, int]:
-        """Least worth of a class and a block that has it. Worth rises and then falls with age, so
-        that it is least at an end."""
-        odds, scale = name
-        worth, now = self._history.returns.worth, self._history.now + 1
-        oldest, newest = next(iter(members)), next(reversed(members))
-        old = worth(odds, scale, now - members[oldest])
-        if members[newest] == members[oldest]:
-            return old, oldest
-        new = worth(odds, scale, now - members[newest])
-        return (old, oldest) if old <= new else (new, newest)
 
 
 class _Led(_ByWorth):
@@ -173,5 +150,5 @@ class _Led(_ByWorth):
     def peek(self) -> int:
         if self._referee.model_leads:
             return super().peek()
-        self._classify()
-        return next(iter(self._members_of))
+        self._join_runs()
+        return next(iter(self._run_of))
