@@ -1,5 +1,6 @@
 """The side-by-side benchmark: what its sides do, and what it says without a peer."""
 
+import os
 import shlex
 import subprocess
 import sys
@@ -111,7 +112,8 @@ def test_documented_commands_group_their_results(command: list[str]) -> None:
     few = "(cached_prefix and 1k or hit-100-fresh-paged)"
     command = [*command[:at], f"({command[at]}) and {few}", *command[at + 1 :]]
     done = subprocess.run(
-        [sys.executable, "-m", *command, "-q", "-p", "no:cacheprovider"],
+        [sys.executable, "-m", *command, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        env={k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")},
         capture_output=True,
         text=True,
         check=False,
