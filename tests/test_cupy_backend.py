@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from cupy_support import H100, spec_of
 
 import pagedattn as pa
 from pagedattn.backends.cupy import driver, loader
@@ -15,16 +16,7 @@ from pagedattn.backends.cupy.heuristics import TileKernel, choose
 from pagedattn.conformance.emulation.cuda import driver as emulation
 from pagedattn.emulation import Emulation
 
-H100 = pa.DeviceInfo("cuda", sm=(9, 0), num_sms=132, shared_mem=232448)
 SMALL = pa.DeviceInfo("cuda", sm=(9, 0), num_sms=8, shared_mem=232448, real=True)
-
-
-def spec_of(**options: Any) -> pa.AttentionSpec:
-    values: dict[str, Any] = {
-        "num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "block_size": 16,
-        "dtype": torch.float16, "scale": 0.125,
-    }  # fmt: skip
-    return pa.AttentionSpec(**(values | options))
 
 
 # -- choices -------------------------------------------------------------------------------------

@@ -5,27 +5,16 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from cupy_support import H100, spec_of
 
 import pagedattn as pa
 from pagedattn.backends.cupy.heuristics import choose
 from pagedattn.backends.cupy.op import _division
 from pagedattn.backends.cupy.schedule import Split, most_pieces, most_tiles, work_lists
 from pagedattn.backends.cupy.work import phases, workspace
-
-H100 = pa.DeviceInfo("cuda", sm=(9, 0), num_sms=132, shared_mem=232448)
-
-
-def spec_of(**options: Any) -> pa.AttentionSpec:
-    values: dict[str, Any] = {
-        "num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "block_size": 16,
-        "dtype": torch.float16, "scale": 0.125,
-    }  # fmt: skip
-    return pa.AttentionSpec(**(values | options))
 
 
 def covered(
